@@ -2,6 +2,7 @@ package stint
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -235,6 +236,20 @@ func (r *rule) sameTime(other *rule) bool { return r.limit.calendar == other.lim
 // another rule.
 func (r *rule) converts(was *rule) bool {
 	return r.limited() && was.limited() && !(r.sameTime(was) && (r.periods != nil || r.rate.interval == was.rate.interval))
+}
+
+// after returns the TAT of a bucket in memory when the rule takes the place of
+// another one. If convert is true, that keeps what was used. Otherwise a rolling
+// limit that becomes a quota leaves a bucket empty that would not have been full
+// before the period ends.
+func (r *rule) after(was *rule, tat, now int64, convert bool) int64 {
+	switch {
+	case convert:
+		return r.convert(tat, now, was)
+	case r.periods != nil && was.limited() && was.periods == nil && tat > r.at(now):
+		return r.clamp(math.MaxInt64, now)
+	}
+	return tat
 }
 
 // convert returns the TAT of a bucket in which as many tokens were used as under

@@ -15,19 +15,22 @@ import (
 // has returned, a decision is held to the old limits or to the new ones. After
 // that it is held to the new ones.
 //
-// A bucket keeps the time at which it will be full, but never waits longer than
-// an empty bucket of the new limit. A bucket whose time was cut has more tokens
-// than before if the larger limit comes back. The next flush saves the new
-// time. After a crash before that flush, the bucket is at worst empty. The same
-// happens if a program is started with other limits. Only SetOverrides knows what
-// was used under the limit before.
+// A bucket keeps the time at which it will be full. The first request that comes
+// under the new limit, which may be a Check, cuts that time down to the wait of an
+// empty bucket, whether the bucket is in memory or not. Then it has more tokens
+// than before if the larger limit comes back; if no request came, nothing was cut.
+// The next flush saves the new time. After a crash before that flush, the bucket is
+// at worst empty. The same happens if a program is started with other limits. Only
+// SetOverrides knows what was used under the limit before.
 //
 // If a quota that follows the calendar gets another size, what was used stays used
 // until the period ends, whatever the sizes in between: a bucket that has used 80
 // of 100 has none left of 50, and 20 if the 100 come back.
 //
 // If a rolling limit becomes a quota that follows the calendar, a bucket that would have been full before the end of the present
-// period is full, and any other one is empty. SetOverrides keeps what was used.
+// period is full, and any other one is empty. If it is not in memory, it has used a
+// token for each nanosecond from the end of the period until it would be full, as
+// after a restart. SetOverrides keeps what was used.
 //
 // Names must keep their numbers, or the error is ErrNameMismatch. They must
 // keep their Parent and Floor, too. After an error the old limits stay in
@@ -335,13 +338,6 @@ func changeRuleLocked(s *cache.Shard, i uint32, b table.Slot, old *Limits, now i
 	rule, _ := limits.resolve(Key{Name(key.Name), key.ID}) // 0 if the Name is not declared: then the next call is an error
 	was, r := &old.rules[b.Rule()], &limits.rules[rule]
 	convert = convert && r.converts(was)
-	if b.Has(table.Clamped) && convert {
-		s.Use(i)
-	}
-	if b.Has(table.Clamped) { // by the old limit: the store's TAT may be ahead
-		s.RemoveLocked(i)
-		return table.Removed
-	}
 	b.SetRule(rule)
 	b.Clear(table.Covered)
 	if b.Has(table.Dirty) {
@@ -363,16 +359,18 @@ func changeRuleLocked(s *cache.Shard, i uint32, b table.Slot, old *Limits, now i
 	if r.rate == was.rate && r.sameTime(was) {
 		return table.Done
 	}
-	converted := func(tat int64) int64 {
-		if convert {
-			return r.convert(tat, now, was)
-		}
-		return r.clamp(tat, now)
-	}
 	if b.Has(table.Pending) {
-		s.ConvertedLocked(b, r.periods != nil, converted)
+		s.ConvertedLocked(b, r.periods != nil, func(tat int64) int64 { return r.after(was, tat, now, convert) })
 	}
-	tat := converted(b.TAT())
+	tat := b.TAT()
+	if convert && b.Has(table.Uncut) {
+		tat = was.clamp(tat, now)
+	}
+	tat = r.after(was, tat, now, convert)
+	b.Clear(table.Uncut)
+	if r.clamp(tat, now) < tat {
+		b.Set(table.Uncut) // the next request cuts it
+	}
 	switch {
 	case tat < b.TAT():
 		s.LowerLocked(i, tat)

@@ -83,9 +83,9 @@ func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Deci
 	return d, err
 }
 
-// Check returns the Decision that Spend would return, and spends nothing. It reads
-// a bucket that is not in memory from the file, and cuts it down to the configured
-// limit, as Request says.
+// Check returns the Decision that Spend would return, and spends nothing. Like any
+// request, it cuts a bucket down to a limit that has become smaller, as SetLimits
+// says, and one that it reads from the file, as Request says.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
 		d, err = l.slowPath(key, cost, opCheck)
@@ -180,9 +180,7 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
-	if !r.resident && r.rule > blocked {
-		r.tat = limitsIn(r.Shard).rules[r.rule].clamp(r.tat, now) // for an undo
-	}
+	r.clampLocked(now) // for an undo
 	r.From = r.tat
 	r.To = min(now, r.tat)
 	g := r.Shard.GateLocked(r.Key)
@@ -336,6 +334,9 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	answer := fastAllowed
 	next, wait := r.rate.spend(tat, base, a.cost)
 	if wait != 0 {
+		if m&table.Uncut != 0 {
+			return fastDeclined
+		}
 		answer = fastDenied
 		if base != now {
 			wait = base - now
@@ -462,6 +463,9 @@ func (l *Limiter) contendedLocked(a *ask) {
 func (l *Limiter) promoteLocked(at located, i uint32) {
 	r := &limitsIn(at.shard).rules[at.shard.At(i).Rule()]
 	if r.limited() && r.periods == nil && r.level(l.opts.Durability) < Leased {
+		if b := at.shard.At(i); r.clamp(b.TAT(), l.clock.Now()) == b.TAT() {
+			b.Clear(table.Uncut)
+		}
 		at.shard.PromoteLocked(i, at.hash)
 	}
 }
@@ -770,10 +774,11 @@ func (r *request) ruleLocked() *rule {
 	return &limitsIn(r.Shard).rules[r.rule]
 }
 
-// clampLocked clamps a TAT that was loaded. A bucket in memory is not clamped
-// to a given limit, because other requests may bring larger limits.
+// clampLocked clamps a TAT that was loaded, or that is in memory while no request
+// has come since the limit became smaller. Any other bucket in memory stays as it
+// is: a larger given limit may have emptied it.
 func (r *request) clampLocked(now int64) {
-	if r.resident || r.tat <= now {
+	if r.resident && !r.Shard.At(r.index).Has(table.Uncut) || r.tat <= now {
 		return
 	}
 	configured, held := &limitsIn(r.Shard).rules[r.rule], r.ruleLocked()
@@ -784,6 +789,12 @@ func (r *request) clampLocked(now int64) {
 	for _, rule := range [...]*rule{configured, held} {
 		if rule.limited() {
 			most = max(most, rule.clamp(math.MaxInt64, now))
+		}
+	}
+	if r.resident {
+		r.Shard.At(r.index).Clear(table.Uncut)
+		if most < r.tat {
+			r.Shard.LowerLocked(r.index, most)
 		}
 	}
 	r.tat = min(r.tat, most)
@@ -841,11 +852,7 @@ func (r *request) writeLocked(now int64) {
 		if r.saved != 0 {
 			flags = table.Stored
 		}
-		switch {
-		case r.To == r.saved:
-		case r.op == opCheck: // the store keeps what it has
-			flags = table.Stored | table.Clamped
-		default:
+		if r.To != r.saved {
 			flags |= table.Dirty
 		}
 		r.index = s.InsertLocked(r.Key.Name, r.Key.ID, r.Hash, r.To, r.rule, flags)

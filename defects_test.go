@@ -155,30 +155,83 @@ func TestReturnedTwice(t *testing.T) {
 	})
 }
 
-// Calls that only look at a bucket under another limit change nothing in the
-// file.
-func TestCheckUnderAnotherLimit(t *testing.T) {
+// A smaller limit cuts a bucket when the first request comes, which may be a
+// Check, and no sooner: a client that is told a RetryAfter is not told it again
+// after a restart. Bucket, and a smaller limit that comes and goes, change nothing.
+// It is the same for a bucket that is in memory, and for one that is not.
+func TestSmallerLimit(t *testing.T) {
 	key := flushed.Key("a")
-	for name, look := range map[string]func(r *rig){
-		"Check":     func(r *rig) { r.check(key, 1) },
-		"CheckOnly": func(r *rig) { r.spendAll(Request{Key: key, Cost: 1, Mode: CheckOnly}) },
-		"Bucket":    func(r *rig) { r.bucket(key) },
+	for name, c := range map[string]struct {
+		look func(r *rig)
+		left int64
+	}{
+		"Check":     {func(r *rig) { r.check(key, 1) }, 100},
+		"CheckOnly": {func(r *rig) { r.spendAll(Request{Key: key, Cost: 1, Mode: CheckOnly}) }, 100},
+		"Spend":     {func(r *rig) { require.False(r.t, r.spend(key, 1).Allowed) }, 100},
+		"Bucket":    {func(r *rig) { require.Zero(r.t, r.bucket(key).Remaining) }, 0},
+		"nothing":   {func(*rig) {}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := newLevels(t, PerHour(100))
-			r.take(key, 100)
-			require.NoError(t, r.Close())
-
-			r = r.next(levelLimits(t, PerSecond(1)))
-			look(r)
-			r.clock.advance(2 * time.Second)
-			for range 130 { // each shard's turn comes
+		for how, change := range map[string]func(r *rig, limit Limit) *rig{
+			"a restart": func(r *rig, limit Limit) *rig {
+				require.NoError(t, r.Close())
+				return r.next(levelLimits(t, limit))
+			},
+			"in memory": func(r *rig, limit Limit) *rig {
+				require.NoError(t, r.SetLimits(levelLimits(t, limit)))
+				return r
+			},
+			"not in memory": func(r *rig, limit Limit) *rig {
 				require.NoError(t, r.Flush())
-			}
+				r.evictAll()
+				require.Zero(t, r.Stats().Resident)
+				require.NoError(t, r.SetLimits(levelLimits(t, limit)))
+				return r
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				r := newLevels(t, PerHour(100))
+				r.take(key, 100)
+				r = change(r, PerSecond(1))
+				c.look(r)
+				r.clock.advance(2 * time.Second)
+				for range 130 { // each shard's turn comes
+					require.NoError(t, r.Flush())
+				}
+				require.Equal(t, c.left, change(r, PerHour(100)).left(key))
+			})
+		}
+	}
+	for name, again := range map[string]func(r *rig) *rig{
+		"limits that are set again": func(r *rig) *rig {
+			require.NoError(t, r.SetLimits(levelLimits(t, PerHour(10))))
+			return r
+		},
+		"a restart": func(r *rig) *rig {
 			require.NoError(t, r.Close())
-			require.Zero(t, r.next(levelLimits(t, PerHour(100))).left(key))
+			return r.next(levelLimits(t, PerHour(10)))
+		},
+	} {
+		t.Run("Check after Check, "+name, func(t *testing.T) {
+			r := newLevels(t, PerDay(10))
+			r.take(key, 10)
+			r = again(r)
+			require.Equal(t, 6*time.Minute, r.check(key, 1).RetryAfter)
+			for range 5 {
+				r.clock.advance(time.Minute)
+				r = again(r)
+				require.False(t, r.check(key, 1).Allowed)
+			}
+			r.clock.advance(time.Minute)
+			require.True(t, again(r).check(key, 1).Allowed)
 		})
 	}
+	t.Run("from rolling to a large quota", func(t *testing.T) {
+		key, day := perID.Key("a"), EachDay(mostQuota, nil)
+		r := rigFrom(t, "2026-06-10T23:59:10Z", Limit{Burst: 100, Count: 1, Period: time.Second})
+		r.take(key, 100) // full 50 s after midnight
+		require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: day})))
+		require.Zero(t, r.left(key))
+	})
 }
 
 // A reservation can be cancelled while its Name has no limits.

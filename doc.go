@@ -47,9 +47,11 @@ All arithmetic is in integer nanoseconds, and T is rounded up, to the caller's
 disadvantage. Over any stretch of time a bucket admits at most burst + elapsed ÷
 T tokens, however many goroutines ask.
 
-A TAT that is more than τ in the future is reduced to now + τ when it is loaded
-from the store, or when its limit changes. So no id is shut out for longer than
-an empty bucket takes to refill, whatever happened to the clock or to the limit.
+A TAT that is more than τ in the future is reduced to now + τ by the first
+request after its limit became smaller, or after it was loaded from the store. So
+no id is shut out for longer than an empty bucket takes to refill, whatever
+happened to the clock or to the limit. A quota that follows the calendar remembers
+what a larger one has used: it shuts out nobody for longer than its period.
 
 # Durability
 

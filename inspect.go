@@ -145,10 +145,15 @@ func (l *Limiter) inspectLocked(s *cache.Shard, h uint64, key Key, stored int64)
 	r := &limits.rules[rule]
 	g := s.GateLocked(cacheKey(key))
 	tat := stored
-	if i, resident := s.Find(uint16(key.Name), key.ID, h); resident {
-		tat = g.Tail(s.At(i).TAT())
-	} else if rule > blocked {
+	i, resident := s.Find(uint16(key.Name), key.ID, h)
+	if resident {
+		tat = s.At(i).TAT()
+	}
+	if rule > blocked && (!resident || s.At(i).Has(table.Uncut)) {
 		tat = r.clamp(tat, now)
+	}
+	if resident {
+		tat = g.Tail(tat)
 	}
 	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(r.resetAfter(tat, now))}
 	if rule > blocked {

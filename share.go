@@ -285,7 +285,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 				break
 			}
 		}
-		if !ok || limits == nil || s.At(index).Rule() <= blocked || s.At(index).Has(table.Gate) {
+		if !ok || limits == nil || s.At(index).Rule() <= blocked || s.At(index).Has(table.Gate|table.Uncut) {
 			return false
 		}
 		rule, tat := &limits.rules[s.At(index).Rule()], s.At(index).TAT()

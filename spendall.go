@@ -35,9 +35,9 @@ const (
 // less than the smaller one's Tolerance. A bucket that is read from the file is
 // cut down to the larger of the given and the configured limit: what a still
 // larger one used beyond that is forgotten, unless the limit is a quota that
-// follows the calendar. A Check without a Limit does so, too,
-// and so does a SetOverrides that changes the configured limit, even in memory.
-// Stats count such a request like others.
+// follows the calendar. A Check does so, too, and so does the first request after
+// a change of the configured limit, even in memory. Stats count such a request
+// like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.

@@ -36,8 +36,8 @@ import (
 //     exceptions: the TAT has changed since, other than in this batch; a later
 //     batch has the bucket; or an answer builds on the TAT. In these cases the
 //     tokens stay spent, because a token that comes back twice is worse than
-//     one that is lost. If the limits have changed, the old TAT is converted or
-//     cut as they ask.
+//     one that is lost. If the limits have changed, the old TAT is converted as
+//     they ask, and the next request may cut it.
 //   - The waiting callers return, with nil or ErrNotDurable.
 //
 // The renewal of a lease takes the same path, except that no caller waits. Two
@@ -431,6 +431,9 @@ func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	if err != nil && !p.kept && b.TAT() == ch.To && ch.mayUndo() {
 		g := s.gateOfLocked(b)
 		b.SetTAT(p.undone(ch, g))
+		if len(p.limits) > ch.limits {
+			b.Set(table.Uncut)
+		}
 		if g != nil {
 			g.Queue.Put(ch.Turns)
 		}

@@ -394,12 +394,11 @@ func (f *flusher) sweep(c *collector) {
 }
 
 // expireLocked removes full buckets that the store does not have, and marks the
-// other full ones so that the flush deletes them. Buckets that only a Check has
-// clamped stay until they are evicted, because the store's TAT may be ahead.
+// other full ones so that the flush deletes them.
 func (s *Shard) expireLocked(now int64) {
 	s.Each(func(i uint32, b table.Slot) table.Outcome {
 		switch {
-		case b.TAT() > now || b.Has(table.Pending|table.Clamped) || s.gateOfLocked(b) != nil:
+		case b.TAT() > now || b.Has(table.Pending) || s.gateOfLocked(b) != nil:
 		case b.Has(table.Stored):
 			s.MarkDirty(i)
 		default:

@@ -123,10 +123,11 @@ func (s *Shard) ContendedLocked(i uint32) bool {
 	return true
 }
 
-// PromoteLocked gives a bucket a lane, if it can have one.
+// PromoteLocked gives a bucket a lane, if it can have one. A lane does not cut a
+// TAT down to a smaller limit.
 func (s *Shard) PromoteLocked(i uint32, hash uint64) {
 	b, place := s.At(i), s.directory.lanes.at(hash)
-	if s.lane != nil || b.Has(table.Gate|table.Clamped) || place.Load() != nil {
+	if s.lane != nil || b.Has(table.Gate|table.Uncut) || place.Load() != nil {
 		return
 	}
 	key := slotKey(b)

@@ -40,6 +40,8 @@ var Actions = []Action{
 	{"reset", 15, (*World).reset, nil},
 	{"set limits", 8, (*World).setLimits, nil},
 	{"set overrides", 15, (*World).setOverrides, nil},
+	{"flip limits", 10, (*World).flipLimits, nil},
+	{"flip overrides", 10, (*World).flipOverrides, nil},
 	{"flush", 15, (*World).flush, nil},
 	{"tick", 30, (*World).tick, ticks},
 	{"reopen", 3, func(w *World) { w.closeAndReopen(w.limits) }, nil},

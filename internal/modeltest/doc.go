@@ -34,9 +34,8 @@
 //     and τ, and makes no TAT earlier.
 //   - Cancel of a waiting turn removes it, and the turns after it keep their
 //     instants. Any other Cancel does nothing.
-//   - A TAT further ahead than the limit allows counts as now + τ. A request
-//     for tokens writes that TAT. Check keeps it in memory until the bucket is
-//     evicted or the limits change. Bucket does not keep it.
+//   - A TAT further ahead than the limit allows counts as now + τ. A request,
+//     and a Check, writes that TAT. Bucket, Hold and a change of the limits do not.
 //   - After a failed commit the bucket is as before or as after the call.
 //   - While a save is held up, calls on one bucket interleave as flight.go
 //     describes.

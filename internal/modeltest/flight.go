@@ -14,8 +14,8 @@ import (
 //
 //   - A call that was acknowledged counts, and is in the file.
 //   - A call that failed counts or does not count, in memory and in the file.
-//   - New limits hold for what comes after them. They cut what is further ahead
-//     than they allow. An override keeps what was used, even if it is not durable.
+//   - New limits hold for what comes after them. The next request cuts what is
+//     further ahead than they allow. An override keeps what was used, even if it is not durable.
 //   - A turn whose Reserve failed, or that was cancelled, is in no queue.
 //   - The hold in force is that of the newest call. If that call failed, it is
 //     that of the last one that was acknowledged.
@@ -67,7 +67,7 @@ func (w *World) flight() {
 	key := w.pickKey()
 	s := w.states[key]
 	l, on, _ := w.limits.For(key)
-	if !on || l.Level < Leased && w.rnd.IntN(4) > 0 || s.TAT.Lo != s.TAT.Hi || s.TAT.Hi > w.now+l.Tau() || s.clamped || s.unseen {
+	if !on || l.Level < Leased && w.rnd.IntN(4) > 0 || s.TAT.Lo != s.TAT.Hi || s.TAT.Hi > w.now+l.Tau() || s.unseen {
 		return
 	}
 	f := &flight{World: w, key: key, l: l, tau: l.Tau(), start: s.Bucket, low: s.TAT.Lo}
@@ -298,7 +298,7 @@ func (f *flight) taken(of *flightCall) bool {
 func (f *flight) update() {
 	s := f.states[f.key]
 	b := f.replay(nil)
-	s.set(b.TAT)
+	s.TAT = b.TAT
 	s.Queue, s.Hold = b.Queue, f.held()
 	tail := s.tailSpan()
 	f.low, f.top = min(f.low, tail.Lo), max(f.top, tail.Hi)
@@ -336,6 +336,10 @@ func (f *flight) replay(rate *Limit) Bucket {
 			}
 			b.TAT = Span{lo, hi}
 		}
+		switch c.Op {
+		case Spend, SpendUpTo, Refund, Raise, Reserve, Reset:
+			b.TAT = b.TAT.cap(c.at + c.l.clamp())
+		}
 		spend := func(tat int64) int64 { return min(max(tat, c.at)+c.cost*c.l.T(), c.at+c.l.Tau()) }
 		switch c.Op {
 		case Spend, SpendUpTo:
@@ -361,11 +365,14 @@ func (f *flight) replay(rate *Limit) Bucket {
 		case Cancel:
 			b.Queue = slices.DeleteFunc(b.Queue, func(t *Turn) bool { return t == c.turn })
 		case SetLimits:
-			if b.TAT = b.TAT.cap(c.at + c.l.Tau()); rate == nil {
+			if rate == nil {
 				b.Rate = c.l
 			}
 		case SetOverrides:
-			if b.convert(c.was, c.l, c.at); rate == nil {
+			if c.was.T() != c.l.T() {
+				b.convert(c.was, c.l, c.at)
+			}
+			if rate == nil {
 				b.Rate = c.l
 			}
 		case Reset:

@@ -289,7 +289,7 @@ func (w *World) group(op Op, reqs []Request) Failure {
 			continue
 		}
 		if q.Mode == CheckOnly && single == Spend {
-			s.looked(l, w.now, w.env.MaxResident > 0)
+			w.put(q.Key, s.TAT.cap(w.now+l.clamp()))
 			continue
 		}
 		lo, hi := outcomes[i][0], outcomes[i][1]

@@ -40,6 +40,57 @@ func (w *World) setLimits() {
 	}
 }
 
+// flipLimits puts other limits in force, and the same ones again before any
+// request comes. That changes no bucket, so the laws go on.
+func (w *World) flipLimits() {
+	if w.cancelGiven(); w.dead() {
+		return
+	}
+	others := w.pickLimits()
+	for _, limits := range []*Limits{&others, &w.limits} {
+		for key, s := range w.states {
+			w.maySave(key, w.leaves(key, true))
+			if l, on, _ := limits.For(key); on {
+				s.Rate = l
+			}
+			w.maySave(key, w.leaves(key, true))
+		}
+		r := w.call(Call{Op: SetLimits, Limits: limits})
+		if r.Failure == Crashed {
+			return
+		}
+		w.require(r.Failure == "", "flip limits: %s", r.Failure)
+	}
+	w.lookAnew(w.pickKey())
+}
+
+// flipOverrides gives a key another burst, and the one before again. That changes
+// no bucket while no request comes, so the law goes on.
+func (w *World) flipOverrides() {
+	key := w.pickKey()
+	l, on, _ := w.limits.For(key)
+	if w.cancelGiven(); w.dead() || !on {
+		return
+	}
+	back := Limits{Names: map[uint16]*Limit{}}
+	for _, o := range w.limits.Overrides {
+		if o.Key == key {
+			back.Overrides = []Override{o}
+		}
+	}
+	l.Burst, l.Queue = 1+w.rnd.Int64N(2*l.Burst), 0
+	there := Limits{Names: map[uint16]*Limit{}, Overrides: []Override{{key, l}}}
+	for _, one := range []*Limits{&there, &back} {
+		w.maySave(key, w.leaves(key, true))
+		r := w.call(Call{Op: SetOverrides, Reqs: []Request{{Key: key}}, Limits: one})
+		if r.Failure == Crashed {
+			return
+		}
+		w.require(r.Failure == "", "flip overrides: %s", r.Failure)
+	}
+	w.lookAnew(key)
+}
+
 // lookAnew looks at a bucket under other limits. If the bucket was Blocked, that
 // shows whether it is held, before a queue makes it wait, too.
 func (w *World) lookAnew(key Key) {

@@ -150,7 +150,7 @@ func (w *World) dead() bool {
 // put gives a bucket a TAT, and adds it to those that a crash may leave.
 func (w *World) put(key Key, tat Span) {
 	s := w.states[key]
-	s.set(tat)
+	s.TAT = tat
 	w.maySave(key, w.leaves(key, true))
 }
 
@@ -160,9 +160,6 @@ func (w *World) leaves(key Key, lease bool) Span {
 	span := s.tailSpan()
 	if l, _, _ := w.limits.For(key); lease && l.Level == Leased {
 		span.Hi += l.Tau() / 8
-	}
-	if s.clamped {
-		span = hull(span, s.stored)
 	}
 	return span
 }
@@ -207,7 +204,7 @@ func (w *World) savedAt(strictest Level, keys ...Key) {
 // span `would`.
 func (w *World) unknown(key Key, would Span) {
 	s := w.states[key]
-	s.set(hull(s.TAT, would))
+	s.TAT = hull(s.TAT, would)
 	w.maySave(key, w.leaves(key, true))
 }
 
@@ -280,8 +277,8 @@ func (w *World) newLaws() {
 func (w *World) newLaw(key Key) {
 	s := w.states[key]
 	l, on, _ := w.limits.For(key)
-	if s.newLimits(l, on, w.now); on {
-		s.law = NewLaw(l)
+	if on {
+		s.Rate, s.law = l, NewLaw(l)
 	} else {
 		s.law = nil
 	}
@@ -318,8 +315,7 @@ func (w *World) look(key Key) {
 // looked handles the answer to a Check.
 func (w *World) looked(key Key, l Limit, cost int64, lo, hi outcome, d Decision) {
 	s := w.states[key]
-	s.TAT = s.after(l, w.now, Check, cost, lo, hi, d)
-	s.looked(l, w.now, w.env.MaxResident > 0)
+	w.put(key, s.after(l, w.now, Check, cost, lo, hi, d).cap(w.now+l.clamp()))
 }
 
 // flushed models a flush that has saved everything.
@@ -392,14 +388,14 @@ func (w *World) found(key Key) {
 	s := w.states[key]
 	l, on, declared := w.limits.For(key)
 	if !declared || !on {
-		s.set(hull(s.file[0], s.file...))
+		s.TAT = hull(s.file[0], s.file...)
 		if s.unseen = !declared || l.Blocked; s.unseen {
 			return
 		}
 	}
 	r := w.one(Check, key, 0)
 	if r.Failure == Crashed { // killed again
-		s.set(hull(s.file[0], s.file...))
+		s.TAT = hull(s.file[0], s.file...)
 		return
 	}
 	w.require(r.Failure == "", "%v: %s", key, r.Failure)
@@ -413,9 +409,9 @@ func (w *World) found(key Key) {
 	})
 	w.require(len(may) > 0, "%v: found a TAT %d ahead of %d; a crash may leave %v; the TAT was %v", key,
 		seen-w.now, w.now, s.file, s.TAT)
-	s.set(hull(may[0], may...).narrow(seen, w.now, l.Tau()))
+	s.TAT = hull(may[0], may...).narrow(seen, w.now, l.Tau())
 	s.file = []Span{s.TAT}
-	s.looked(l, w.now, w.env.MaxResident > 0)
+	w.put(key, s.TAT.cap(w.now+l.Tau())) // the Check has written that
 }
 
 // holdFound compares a hold that was on file with the holds of the model.

@@ -9,7 +9,7 @@
 // The root package embeds Slots in each shard of its directory. All slots of
 // one shard have one size, so ids of similar length share a class of shards.
 // Slots knows nothing of limits. The index of a rule is an opaque number. Slots
-// acts on the flags Dirty, Used, Clamped, Stored, Gate and Pending, and on the
+// acts on the flags Dirty, Used, Stored, Gate and Pending, and on the
 // number of the last save.
 //
 //	slot   0  TAT, int64

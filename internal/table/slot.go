@@ -29,7 +29,7 @@ const (
 	Used    = 1 << (metaFlags + 3) // used again since it came into memory, or since Evict cleared this
 	Pending = 1 << (metaFlags + 4) // the bucket is in a commit
 	Covered = 1 << (metaFlags + 5) // the store has the current half of the lease
-	Clamped = 1 << (metaFlags + 8) // only a Check has clamped the TAT
+	Uncut   = 1 << (metaFlags + 8) // the limit became smaller, and no request has cut the TAT yet
 	Ahead   = 1 << (metaFlags + 9) // the store has the next half of the lease, too
 
 	// Flush means that each flush saves the bucket. Without it, the rule may leave

@@ -201,22 +201,13 @@ func (s *Slots) Write(i uint32, tat int64) {
 	b := s.At(i)
 	b.SetTAT(tat)
 	if m := b.Meta(); m&(Dirty|Used) != Dirty|Used {
-		b.setMeta(m&^Clamped | Used)
+		b.setMeta(m | Used)
 		s.MarkDirty(i)
 	}
 }
 
-// Use records that tokens of a bucket were requested. If only a Check has
-// clamped the TAT so far, the bucket becomes dirty. Otherwise a reload would
-// clamp it again, and a caller that returns after its RetryAfter would be
-// denied.
-func (s *Slots) Use(i uint32) {
-	if b := s.At(i); b.Has(Clamped) {
-		s.Write(i, b.TAT())
-	} else {
-		b.Set(Used)
-	}
-}
+// Use records that tokens of a bucket were requested.
+func (s *Slots) Use(i uint32) { s.At(i).Set(Used) }
 
 // MarkDirty makes the next flush visit a bucket.
 func (s *Slots) MarkDirty(i uint32) {

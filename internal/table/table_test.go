@@ -235,15 +235,6 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// TestClamped tests what ends the clamp of a Check.
-func TestClamped(t *testing.T) {
-	r := newRig(0)
-	i := r.insert(key{1, "a"}, 5, Stored|Clamped)
-	r.Use(i)
-	require.False(t, r.At(i).Has(Clamped))
-	require.True(t, r.At(i).Has(Dirty))
-}
-
 func TestClasses(t *testing.T) {
 	for n := range MaxID + 1 {
 		id := strings.Repeat("x", n)
