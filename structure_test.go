@@ -72,7 +72,7 @@ var allowedImports = map[string][]string{
 	"internal/onetotal":    {"."},                     // the same
 	"rules": {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle",
 		"internal/unspent"},
-	"httplimit":               {".", "internal/settle", "rules"},
+	"httplimit":               {".", "rules"},
 	"netlimit":                {".", "internal/clientid", "internal/places"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
@@ -127,6 +127,33 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s imports %s, which %s may not", file, imported, pkg)
 			}
 		}
+	}
+}
+
+// TestModules: Go chooses the version of each module by itself. So a module
+// imports no internal package of another one, except in its tests, which nobody
+// builds from another module.
+func TestModules(t *testing.T) {
+	for _, dir := range []string{"bench", "caddylimit", "examples/migrate", "examples/redisclients", "grpclimit", "otellimit", "redislimit"} {
+		own := path.Join(module, dir)
+		require.FileExists(t, filepath.Join(dir, "go.mod"))
+		require.NoError(t, filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+			if err != nil {
+				return err
+			}
+			for _, spec := range f.Imports {
+				imported := strings.Trim(spec.Path.Value, `"`)
+				internal := strings.HasPrefix(imported, module) && strings.Contains(imported+"/", "/internal/")
+				if internal && !strings.HasPrefix(imported, own+"/") {
+					t.Errorf("%s imports %s of another module", name, imported)
+				}
+			}
+			return nil
+		}))
 	}
 }
 

@@ -1,10 +1,10 @@
 package grpclimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,8 +36,14 @@ type ClientOptions struct {
 	// hours. After that a call is sent again.
 	MaxHold time.Duration
 
-	// OnError is called if the Limiter could not do what a server asks, or could
-	// not refund. The call returns what it would have returned.
+	// Settle makes Cost an upper bound, such as max_tokens. It is called with the
+	// reply of a call, and with each message that a stream receives, and passes the
+	// true cost to done when it knows it. Only the first call of done counts. If
+	// there is none, the bound stays spent. nil means that Cost is the true cost.
+	Settle func(ctx context.Context, reply any, done func(cost int64))
+
+	// OnError is called if the Limiter could not do what a server asks, could not
+	// refund, or could not settle. The call returns what it would have returned.
 	OnError func(ctx context.Context, err error)
 }
 
@@ -51,6 +57,10 @@ type ClientOptions struct {
 // that long, but at most for MaxHold. Until then every call fails with a
 // *QuotaError, or waits if Wait is set. A longer hold stays.
 //
+// If ResourceExhausted has no RetryInfo, the key is held for a second. The next
+// one doubles the time, up to an hour or MaxHold, until a call succeeds, as in
+// httplimit.Transport. A message that is too large for gRPC is no such refusal.
+//
 // gRPC retries below interceptors: a call with several attempts, because of a
 // retryPolicy, spends once. Set the quota so that it covers the attempts, or
 // make retries in the program.
@@ -60,44 +70,25 @@ func Client(lim stint.Decider, opts *ClientOptions) (grpc.UnaryClientInterceptor
 	if rules.IsMissing(lim) || opts == nil || opts.Key == nil {
 		panic("grpclimit: Client: want a limiter and a Key")
 	}
-	c := &client{lim: lim, opts: *opts}
+	c := &client{opts: *opts}
+	c.Limiter, c.Wait, c.MaxHold = lim, opts.Wait, opts.MaxHold
 	return c.unary, c.stream
 }
 
 type client struct {
-	lim  stint.Decider
+	rules.Client
 	opts ClientOptions
 }
 
 // A QuotaError says that a call was not sent, and when it may be. Its code is
-// ResourceExhausted, with RetryInfo.
-type QuotaError struct {
-	Key        stint.Key
-	Limit      stint.Limit   // zero if the bucket has no limit
-	RetryAfter time.Duration // until the call would pass
-
-	err error
-}
-
-// Error has no id.
-func (e *QuotaError) Error() string {
-	if e.err == stint.ErrBlocked {
-		return "grpclimit: the limit blocks all calls"
-	}
-	wait := (e.RetryAfter + time.Second - 1).Truncate(time.Second)
-	return fmt.Sprintf("grpclimit: the quota is used up: try again in %v", wait)
-}
-
-// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
-// it returns context.DeadlineExceeded if the turn of the call is after its
-// deadline, or stint.ErrQueueFull if the queue is full. Otherwise it returns
-// nil.
-func (e *QuotaError) Unwrap() error { return e.err }
+// ResourceExhausted, with RetryInfo. What it wraps is in the documentation of
+// rules.QuotaError.
+type QuotaError struct{ *rules.QuotaError }
 
 // GRPCStatus lets status.Code and status.Convert read the error.
 func (e *QuotaError) GRPCStatus() *status.Status {
 	st := status.New(codes.ResourceExhausted, e.Error())
-	if e.err == stint.ErrBlocked {
+	if errors.Is(e, stint.ErrBlocked) {
 		return st
 	}
 	if detailed, err := st.WithDetails(retryInfo(e.RetryAfter)); err == nil {
@@ -110,19 +101,19 @@ func (c *client) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
-	key, cost, at, err := c.begin(ctx, &Call{Method: method, Request: req, Target: cc.Target()})
+	turn, err := c.begin(ctx, &Call{Method: method, Request: req, Target: cc.Target()})
 	if err != nil {
 		return err
 	}
 	var to peer.Peer
 	err = invoke(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Peer(&to))...)
-	if err == nil {
-		return nil
+	if err != nil && to.Addr == nil {
+		c.failed(ctx, turn.Refund())
 	}
-	if to.Addr == nil {
-		c.refund(ctx, key, cost, at)
+	c.obey(ctx, turn, err)
+	if err == nil && c.opts.Settle != nil {
+		c.opts.Settle(ctx, reply, c.settles(ctx, turn))
 	}
-	c.obey(ctx, key, err)
 	return err
 }
 
@@ -130,117 +121,85 @@ func (c *client) stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	key, cost, at, err := c.begin(ctx, &Call{Method: method, Stream: true, Target: cc.Target()})
+	turn, err := c.begin(ctx, &Call{Method: method, Stream: true, Target: cc.Target()})
 	if err != nil {
 		return nil, err
 	}
 	cs, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
-		c.refund(ctx, key, cost, at) // a stream begins as soon as it has a connection
-		c.obey(ctx, key, err)
+		c.failed(ctx, turn.Refund()) // a stream begins as soon as it has a connection
+		c.obey(ctx, turn, err)
 		return nil, err
 	}
-	return &clientStream{ClientStream: cs, client: c, key: key}, nil
+	return &clientStream{ClientStream: cs, client: c, turn: turn, done: c.settles(ctx, turn)}, nil
 }
 
 // clientStream obeys the status at the end of a stream.
 type clientStream struct {
 	grpc.ClientStream
 	client *client
-	key    stint.Key
+	turn   *rules.Turn
+	done   func(cost int64)
 	once   sync.Once
 }
 
 // RecvMsg implements grpc.ClientStream.
 func (s *clientStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
-	if err != nil {
-		s.once.Do(func() { s.client.obey(s.Context(), s.key, err) })
+	switch {
+	case err != nil:
+		s.once.Do(func() { s.client.obey(s.Context(), s.turn, err) })
+	case s.client.opts.Settle != nil:
+		s.client.opts.Settle(s.Context(), msg, s.done)
 	}
 	return err
 }
 
-// begin spends the tokens of a call, no earlier than at. The error says why the
-// call must not be sent.
-func (c *client) begin(ctx context.Context, call *Call) (key stint.Key, cost int64, at time.Time, err error) {
-	if err := ctx.Err(); err != nil {
-		return key, 0, at, status.FromContextError(err).Err()
+// settles returns the function that Settle passes the true cost of a call to.
+func (c *client) settles(ctx context.Context, turn *rules.Turn) func(cost int64) {
+	var once sync.Once
+	return func(cost int64) {
+		once.Do(func() { c.failed(ctx, turn.Settle(cost)) })
 	}
-	if key, err = c.opts.Key(ctx, call); err != nil {
-		return key, 0, at, err
+}
+
+// begin spends the tokens of a call. The error says why the call must not be sent.
+func (c *client) begin(ctx context.Context, call *Call) (*rules.Turn, error) {
+	key, err := c.opts.Key(ctx, call)
+	if err != nil {
+		return nil, err
 	}
-	if cost = 1; c.opts.Cost != nil {
+	cost := int64(1)
+	if c.opts.Cost != nil {
 		cost = c.opts.Cost(ctx, call)
 	}
-	if at, err = c.spend(ctx, key, cost); err != nil {
-		return key, 0, at, err
+	turn, err := c.Begin(ctx, key, cost)
+	if over := (*rules.QuotaError)(nil); errors.As(err, &over) {
+		return nil, &QuotaError{over}
 	}
-	if err := ctx.Err(); err != nil { // cancelled during the commit
-		c.refund(ctx, key, cost, at)
-		return key, 0, at, status.FromContextError(err).Err()
+	if err != nil && ctx.Err() != nil {
+		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
 	}
-	return key, cost, at, nil
+	return turn, err
 }
 
-// spend takes the tokens of a call, no earlier than at.
-func (c *client) spend(ctx context.Context, key stint.Key, cost int64) (at time.Time, err error) {
-	var d stint.Decision
-	var why error
-	if c.opts.Wait {
-		at, err = c.lim.Wait(ctx, key.Cost(cost))
-		switch {
-		case err == nil:
-			return at, nil
-		case errors.Is(err, stint.ErrQueueFull):
-			why = stint.ErrQueueFull
-		case errors.Is(err, stint.ErrBlocked):
-			why = stint.ErrBlocked
-		case ctx.Err() != nil:
-			return at, status.FromContextError(ctx.Err()).Err()
-		case errors.Is(err, context.DeadlineExceeded):
-			why = context.DeadlineExceeded
-		default:
-			return at, err
-		}
-		d, err = c.lim.Check(key, cost)
-	} else {
-		at = c.lim.Now()
-		if d, err = c.lim.Spend(key, cost); d.Allowed {
-			return at, err
-		}
-		if d.Limit == stint.Blocked {
-			why = stint.ErrBlocked
-		}
-	}
-	if err != nil {
-		return at, err
-	}
-	return at, &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
-}
-
-// refund returns the tokens of a call that was not sent.
-func (c *client) refund(ctx context.Context, key stint.Key, cost int64, at time.Time) {
-	_, err := c.lim.RefundAll(stint.Request{Key: key, Cost: cost, Spent: at})
-	c.failed(ctx, err)
-}
-
-// obey holds the key for as long as the status of a call asks. The error of
-// another quota of this client is not a server's.
-func (c *client) obey(ctx context.Context, key stint.Key, ended error) {
+// obey does what the status of a call asks. The error of another quota of this
+// client is not a server's.
+func (c *client) obey(ctx context.Context, turn *rules.Turn, ended error) {
 	if errors.As(ended, new(*QuotaError)) {
 		return
 	}
-	st, ok := status.FromError(ended)
-	if !ok || st.Code() != codes.ResourceExhausted && st.Code() != codes.Unavailable {
-		return
+	a := rules.Answer{OK: ended == nil || ended == io.EOF}
+	if st, ok := status.FromError(ended); ok && !a.OK {
+		switch st.Code() {
+		case codes.ResourceExhausted:
+			a.Refused = !strings.Contains(st.Message(), "message larger than max")
+			a.Wait, _ = RetryAfter(ended)
+		case codes.Unavailable:
+			a.Wait, _ = RetryAfter(ended)
+		}
 	}
-	wait, _ := RetryAfter(ended)
-	if wait <= 0 {
-		return
-	}
-	wait = min(wait, cmp.Or(c.opts.MaxHold, 24*time.Hour))
-	_, err := c.lim.ExtendHold(key, c.lim.Now().Add(wait))
-	c.failed(ctx, err)
+	c.failed(ctx, turn.Obey(a))
 }
 
 func (c *client) failed(ctx context.Context, err error) {

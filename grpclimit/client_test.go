@@ -3,6 +3,7 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,8 +78,8 @@ func TestClientHold(t *testing.T) {
 		"longer than MaxHold": {err: refusing(codes.Unavailable, 48*time.Hour), want: 24 * time.Hour},
 		"MaxHold":             {err: refusing(codes.Unavailable, time.Hour), most: time.Minute, want: time.Minute},
 		"other code":          {err: refusing(codes.Internal, time.Hour)},
-		"no RetryInfo":        {err: refusing(codes.ResourceExhausted, 0)},
-		"negative":            {err: refusing(codes.ResourceExhausted, -time.Hour)},
+		"no RetryInfo":        {err: refusing(codes.Unavailable, 0)},
+		"negative":            {err: refusing(codes.Unavailable, -time.Hour)},
 	} {
 		for _, stream := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -385,4 +386,45 @@ func TestClientNested(t *testing.T) {
 		assert.Zero(t, heldFor(t, lim, key))
 		assert.EqualValues(t, 4, left(t, lim, key))
 	}
+}
+
+func ofK(context.Context, *grpclimit.Call) (stint.Key, error) { return perKey.Key("k"), nil }
+
+// A refusal without RetryInfo doubles the wait, until a success. A message that
+// is too large is no refusal.
+func TestClientBackoff(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(3600)})
+	var answer error
+	s := &service{empty: func(context.Context) error { return answer }}
+	c := dial(t, serve(t, s), limiting(lim, &grpclimit.ClientOptions{Key: ofK})...)
+	answer = status.Error(codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 4)")
+	assert.Equal(t, exhausted, status.Code(call(t, c)))
+	answer = status.Error(codes.ResourceExhausted, "slow down")
+	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		assert.Equal(t, exhausted, status.Code(call(t, c)))
+		assert.Equal(t, want, heldFor(t, lim, perKey.Key("k")))
+		clock.pass(want)
+	}
+	answer = nil
+	assert.NoError(t, call(t, c))
+	answer = status.Error(codes.ResourceExhausted, "slow down")
+	assert.Equal(t, exhausted, status.Code(call(t, c)))
+	assert.Equal(t, time.Second, heldFor(t, lim, perKey.Key("k")))
+}
+
+// Settle replaces the bound of a call by the true cost, once.
+func TestClientSettle(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerDay(100)})
+	settle := func(_ context.Context, _ any, done func(int64)) {
+		done(10)
+		done(90)
+	}
+	bound := func(context.Context, *grpclimit.Call) int64 { return 40 }
+	c := dial(t, serve(t, new(service)), limiting(lim, &grpclimit.ClientOptions{Key: ofK, Cost: bound, Settle: settle})...)
+	require.NoError(t, call(t, c))
+	assert.EqualValues(t, 90, left(t, lim, perKey.Key("k")))
+	echoes, err := exchange(t, c, 3)
+	assert.Equal(t, io.EOF, err)
+	assert.Equal(t, 3, echoes)
+	assert.EqualValues(t, 80, left(t, lim, perKey.Key("k")))
 }

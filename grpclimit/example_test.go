@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -227,7 +228,8 @@ func ExampleSetRetryAfter() {
 	h := make(http.Header)
 	grpclimit.SetRetryAfter(h, st.Err())
 	fmt.Printf("%q\n", h.Get("Retry-After"))
-	grpclimit.SetRetryAfter(h, &grpclimit.QuotaError{RetryAfter: 1500 * time.Millisecond})
+	over := &rules.QuotaError{RetryAfter: 1500 * time.Millisecond} // of a client's own quota
+	grpclimit.SetRetryAfter(h, &grpclimit.QuotaError{QuotaError: over})
 	fmt.Printf("%q\n", h.Get("Retry-After"))
 	// Output:
 	// ""

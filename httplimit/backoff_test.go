@@ -127,23 +127,6 @@ func TestBackOff(t *testing.T) {
 			require.EqualValues(t, 9, left(t, lim, hostKey))
 		})
 	})
-	t.Run("memory is bounded", func(t *testing.T) {
-		tr := &Transport{}
-		now := time.Now()
-		for i := range 100_000 { // two sweeps find too many
-			now = now.Add(time.Millisecond)
-			tr.backOff(perKey.Key(fmt.Sprint("first ", i)), now, now, time.Hour)
-		}
-		require.LessOrEqual(t, len(tr.refusals), maxRefusals)
-		now = now.Add(3 * time.Hour)
-		for i := range maxRefusals + 1 {
-			tr.backOff(perKey.Key(fmt.Sprint(i%900)), now, now, time.Hour)
-		}
-		for i := range maxRefusals {
-			tr.backOff(perKey.Key(fmt.Sprint(i)), now, now, time.Hour)
-		}
-		require.LessOrEqual(t, len(tr.refusals), maxRefusals)
-	})
 	t.Run("many hosts", func(t *testing.T) {
 		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 			tr.Wait = false

@@ -42,12 +42,10 @@
 //	problem.go       the answer to a request that does not pass
 //	statuswriter.go  a ResponseWriter that notices the status
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
-//	backoff.go       Transport stays away as long as a response asks
 //	retryafter.go    the header fields that say how long to wait
 //
 // # Locks
 //
 // Package rules guards the decisions about a request. While they are locked,
 // PartitionKey is the only function of the program's own that is called.
-// Transport.mu is locked only to read or change a map.
 package httplimit

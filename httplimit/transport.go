@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
 	"github.com/stint-go/stint/rules"
 )
 
@@ -126,34 +125,15 @@ type Transport struct {
 	// not settle a cost. The response is returned all the same.
 	OnError func(*http.Request, error)
 
-	mu       sync.Mutex // guards refusals and sweepAt
-	refusals map[stint.Key]refusal
-	sweepAt  int // forget old refusals when there are so many
+	once   sync.Once // makes client
+	client rules.Client
 }
 
 // A QuotaError says that a request was not sent, and when it may be. http.Client
-// wraps it, so use errors.As.
-type QuotaError struct {
-	Key        stint.Key
-	Limit      stint.Limit   // zero if the bucket has no limit
-	RetryAfter time.Duration // until the request would pass
-
-	err error
-}
-
-func (e *QuotaError) Error() string {
-	if e.err == stint.ErrBlocked {
-		return "httplimit: the limit blocks all requests"
-	}
-	wait := time.Duration(seconds(e.RetryAfter)) * time.Second
-	return fmt.Sprintf("httplimit: the quota is used up: try again in %v", wait)
-}
-
-// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If Wait is set,
-// it returns context.DeadlineExceeded if the turn of the request is after its
-// deadline, or stint.ErrQueueFull if the queue is full. Otherwise it returns
-// nil.
-func (e *QuotaError) Unwrap() error { return e.err }
+// wraps it, so use errors.As. It wraps stint.ErrBlocked if the limit is
+// stint.Blocked. If Wait is set, it wraps context.DeadlineExceeded if the turn of
+// the request is after its deadline, or stint.ErrQueueFull if the queue is full.
+type QuotaError = rules.QuotaError
 
 // ByHost finds the bucket of the server that a request goes to, such as
 // "api.example.com", or "api.example.com:8080" if the port is not the default.
@@ -189,13 +169,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Cost != nil {
 		cost = t.Cost(r)
 	}
-	spent, err := t.spend(r.Context(), key, cost)
+	t.once.Do(func() { t.client.Limiter, t.client.Wait, t.client.MaxHold = t.Limiter, t.Wait, t.MaxHold })
+	turn, err := t.client.Begin(r.Context(), key, cost)
 	if err != nil {
 		return nil, notSent(r, err)
-	}
-	bound := settle.Bound{Key: key, Cost: cost, At: spent}
-	if r.Context().Err() != nil { // cancelled during the commit
-		return nil, notSent(r, t.refund(bound, context.Cause(r.Context())))
 	}
 	var at attempt
 	ctx := context.WithValue(r.Context(), attemptKey{}, &at)
@@ -203,13 +180,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		GetConn: func(string) { at.asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { at.connected.Store(true) },
 	}))
-	sent := t.Limiter.Now()
 	res, err := t.base().RoundTrip(traced)
 	if err != nil {
 		var op *net.OpError
 		if !at.connected.Load() &&
 			(at.asked.Load() || at.notSent.Load() || errors.As(err, &op) && op.Op == "dial") {
-			err = t.refund(bound, err)
+			if failed := turn.Refund(); failed != nil {
+				err = errors.Join(err, failed)
+			}
 			tellNotSent(r)
 		}
 		return nil, err
@@ -217,36 +195,34 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if res.Request == traced {
 		res.Request = r
 	}
-	if err := t.obey(key, sent, res); err != nil {
+	if err := turn.Obey(t.answer(res)); err != nil {
 		t.failed(r, err)
 	}
 	if t.Settle != nil {
-		t.Settle(res, t.settled(r, bound))
+		var once sync.Once
+		t.Settle(res, func(cost int64) {
+			once.Do(func() {
+				if err := turn.Settle(cost); err != nil {
+					t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
+				}
+			})
+		})
 	}
 	return res, nil
 }
 
-// refund returns the tokens of a request that failed. It returns the error why,
-// joined with the error of the refund, if there is one.
-func (t *Transport) refund(of settle.Bound, why error) error {
-	_, err := t.Limiter.RefundAll(stint.Request{Key: of.Key, Cost: of.Cost, Spent: of.At})
-	if err != nil {
-		return errors.Join(why, err)
+// answer returns what a response says about the server's limits.
+func (t *Transport) answer(res *http.Response) rules.Answer {
+	now := t.Limiter.Now()
+	a := rules.Answer{}
+	a.Wait, a.Refused = askedToWait(res, now)
+	a.OK = !a.Refused && res.StatusCode < 400
+	if t.Backoff != nil {
+		if until, ok := t.Backoff(res); ok {
+			a.Wait, a.Refused = until.Sub(now), false
+		}
 	}
-	return why
-}
-
-// settled returns the function that Settle passes the true cost of a request
-// to.
-func (t *Transport) settled(r *http.Request, bound settle.Bound) func(cost int64) {
-	var once sync.Once
-	return func(cost int64) {
-		once.Do(func() {
-			if _, _, err := bound.Replace(t.Limiter, cost); err != nil {
-				t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
-			}
-		})
-	}
+	return a
 }
 
 // failed reports an error after the response.
@@ -281,42 +257,6 @@ func tellNotSent(r *http.Request) {
 	if at, ok := r.Context().Value(attemptKey{}).(*attempt); ok {
 		at.notSent.Store(true)
 	}
-}
-
-// spend takes the tokens, no earlier than at. Its error says why the request must
-// not be sent.
-func (t *Transport) spend(ctx context.Context, key stint.Key, cost int64) (at time.Time, err error) {
-	if ctx.Err() != nil {
-		return at, context.Cause(ctx)
-	}
-	var d stint.Decision
-	var why error
-	if t.Wait {
-		at, err = t.Limiter.Wait(ctx, key.Cost(cost))
-		switch {
-		case errors.Is(err, stint.ErrQueueFull):
-			why = stint.ErrQueueFull
-		case errors.Is(err, stint.ErrBlocked):
-			why = stint.ErrBlocked
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			why = context.DeadlineExceeded
-		default:
-			return at, err
-		}
-		d, err = t.Limiter.Check(key, cost)
-	} else {
-		at = t.Limiter.Now()
-		if d, err = t.Limiter.Spend(key, cost); d.Allowed {
-			return at, err
-		}
-		if d.Limit == stint.Blocked {
-			why = stint.ErrBlocked
-		}
-	}
-	if err != nil {
-		return at, err
-	}
-	return at, &QuotaError{Key: key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
 func (t *Transport) base() http.RoundTripper {

@@ -97,7 +97,7 @@ func TestTransport(t *testing.T) {
 	clock.pass(20 * time.Minute)
 	_, err := send(t, t.Context(), tr, "http://a")
 	require.Equal(t, &QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
-	require.EqualError(t, err, "httplimit: the quota is used up: try again in 10m0s")
+	require.EqualError(t, err, "stint: the quota is used up: try again in 10m0s")
 	clock.pass(10 * time.Minute)
 	_, err = send(t, t.Context(), tr, "http://a")
 	require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestTransportBlocked(t *testing.T) {
 		require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
 		require.Equal(t, hostKey, quotaError(t, err).Key)
 		require.ErrorIs(t, err, stint.ErrBlocked)
-		require.EqualError(t, err, "httplimit: the limit blocks all requests")
+		require.EqualError(t, err, "stint: the limit blocks all requests")
 	}
 }
 

@@ -17,6 +17,8 @@
 // Within one pass a bucket is spent from once, by the first rule that can deny.
 // [Decisions] lists the decisions of all doors around a request.
 //
+// A [Client] is the other side: it keeps a program within the quota of a server.
+//
 // # States
 //
 // Each rule of a pass is in one state, and state.go has the table of their
@@ -30,6 +32,7 @@
 //	decide.go    what a pass begins with: places, then tokens
 //	pass.go      Pass, and what it ends with: count, refund, lock out
 //	settle.go    Settle
+//	client.go    Client: the other side
 //
 // # Locks
 //

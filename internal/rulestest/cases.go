@@ -113,6 +113,21 @@ var tokenCases = map[string]func(e *env){
 		do = e.behind([]Rule{{Name: own}})
 		require.False(e, do(Request{}))
 	},
+	"nested, each spends": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2, Refund: true}}, []Rule{{Name: own, Shadow: true}}, []Rule{{Name: own, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(1, "a")
+		require.False(e, do(Request{ID: "a"}), "the outer one denies")
+		e.requireLeft(1, "a")
+	},
+	"nested, each takes a place": func(e *env) {
+		one := []Rule{{Name: own, InFlight: 1}}
+		require.False(e, e.behind(one, one)(Request{ID: "a"}))
+		e.requireLeft(each-1, "a")
+		two := []Rule{{Name: own, InFlight: 2}}
+		require.True(e, e.behind(two, two)(Request{ID: "a"}))
+		e.requireLeft(each-3, "a")
+	},
 	"Settle": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))

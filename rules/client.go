@@ -1,0 +1,236 @@
+package rules
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stint-go/stint"
+	truecost "github.com/stint-go/stint/internal/settle"
+)
+
+// A Client keeps requests within a quota, and away from a server for as long as
+// its answers ask. Both last across runs of the program, in the Limiter's file.
+// Packages httplimit and grpclimit have clients over it. Any number of goroutines
+// may use a Client. Its fields must not change once it is in use.
+type Client struct {
+	Limiter stint.Decider
+	Wait    bool          // a request waits for its tokens
+	MaxHold time.Duration // how long a server can keep the client away; 0 means 24 hours
+
+	mu       sync.Mutex // guards refusals and sweepAt
+	refusals map[stint.Key]refusal
+	sweepAt  int // forget old refusals when there are so many
+}
+
+// A Turn is a request that may be sent, because it has spent its tokens.
+type Turn struct {
+	client *Client
+	key    stint.Key
+	cost   int64
+	spent  time.Time // no later than the spend
+	sent   time.Time
+}
+
+// A QuotaError says that a request was not sent, and when it may be.
+type QuotaError struct {
+	Key        stint.Key
+	Limit      stint.Limit   // zero if the bucket has no limit
+	RetryAfter time.Duration // until the request would pass
+
+	err error
+}
+
+// Error has no id.
+func (e *QuotaError) Error() string {
+	if e.err == stint.ErrBlocked {
+		return "stint: the limit blocks all requests"
+	}
+	wait := (e.RetryAfter + time.Second - 1).Truncate(time.Second)
+	return fmt.Sprintf("stint: the quota is used up: try again in %v", wait)
+}
+
+// Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If the request
+// would have waited, it returns context.DeadlineExceeded if its turn is after its
+// deadline, or stint.ErrQueueFull if the queue is full. Otherwise it returns nil.
+func (e *QuotaError) Unwrap() error { return e.err }
+
+// Begin spends the tokens of a request, and waits for them if Wait is set. The
+// error says why the request must not be sent: a *QuotaError, that of the context,
+// or one of the Limiter.
+func (c *Client) Begin(ctx context.Context, key stint.Key, cost int64) (*Turn, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	t := &Turn{client: c, key: key, cost: cost}
+	if err := t.spend(ctx); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil { // cancelled during the commit
+		if err := t.Refund(); err != nil {
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+		return nil, context.Cause(ctx)
+	}
+	t.sent = c.Limiter.Now()
+	return t, nil
+}
+
+func (t *Turn) spend(ctx context.Context) (err error) {
+	lim := t.client.Limiter
+	var d stint.Decision
+	var why error
+	if t.client.Wait {
+		t.spent, err = lim.Wait(ctx, t.key.Cost(t.cost))
+		switch {
+		case errors.Is(err, stint.ErrQueueFull):
+			why = stint.ErrQueueFull
+		case errors.Is(err, stint.ErrBlocked):
+			why = stint.ErrBlocked
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			why = context.DeadlineExceeded
+		default:
+			return err
+		}
+		d, err = lim.Check(t.key, t.cost)
+	} else {
+		t.spent = lim.Now()
+		if d, err = lim.Spend(t.key, t.cost); d.Allowed {
+			return err
+		}
+		if d.Limit == stint.Blocked {
+			why = stint.ErrBlocked
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return &QuotaError{Key: t.key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+}
+
+// Refund returns the tokens of a request that no server can have seen, except
+// those that time has brought back.
+func (t *Turn) Refund() error {
+	_, err := t.client.Limiter.RefundAll(stint.Request{Key: t.key, Cost: t.cost, Spent: t.spent})
+	return err
+}
+
+// Settle replaces the cost of a request, which was an upper bound, by the true
+// one, as far as the bucket has the tokens.
+func (t *Turn) Settle(cost int64) error {
+	_, _, err := truecost.Bound{Key: t.key, Cost: t.cost, At: t.spent}.Replace(t.client.Limiter, cost)
+	return err
+}
+
+// An Answer is what a server says about its limits.
+type Answer struct {
+	Wait    time.Duration // how long it asks to stay away; 0 means that it gives no time
+	Refused bool          // it refused the request because of a limit
+	OK      bool          // it did what was asked
+}
+
+// The shortest and the longest hold after a refusal that gives no time.
+const (
+	firstBackoff = time.Second
+	lastBackoff  = time.Hour
+)
+
+// refusal is a bucket's last refusal that gave no time.
+type refusal struct {
+	wait  time.Duration
+	until time.Time
+	total time.Duration // all waits since the last success
+}
+
+// Obey holds the bucket for as long as an answer asks. If the answer is a refusal
+// that gives no time, that is a second, and each next one doubles the time, up to
+// an hour or MaxHold. An OK ends the doubling, and spends the tokens that came
+// back meanwhile, so that the requests go on at the pace of the limit.
+func (t *Turn) Obey(a Answer) error {
+	c := t.client
+	if a.OK {
+		if err := c.endBackOff(t); err != nil {
+			return err
+		}
+	}
+	now, most := c.Limiter.Now(), cmp.Or(c.MaxHold, 24*time.Hour)
+	if a.Refused && a.Wait == 0 {
+		a.Wait = c.backOff(t.key, t.sent, now, min(most, lastBackoff))
+	}
+	if a.Wait <= 0 {
+		return nil
+	}
+	_, err := c.Limiter.ExtendHold(t.key, now.Add(min(a.Wait, most)))
+	return err
+}
+
+// backOff returns how long to stay away after a refusal that gives no time.
+// Each such refusal doubles the time, up to most. If the request was sent
+// before the last such hold ended, backOff returns the rest of that hold.
+func (c *Client) backOff(key stint.Key, sent, now time.Time, most time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.refusals[key]
+	if sent.Before(last.until) {
+		return last.until.Sub(now)
+	}
+	if len(c.refusals) >= max(c.sweepAt, 1000) {
+		c.sweepLocked(now)
+	}
+	if c.refusals == nil {
+		c.refusals = make(map[stint.Key]refusal)
+	}
+	wait := min(max(2*last.wait, firstBackoff), most)
+	c.refusals[key] = refusal{wait, now.Add(wait), last.total + wait}
+	return wait
+}
+
+// maxRefusals is how many buckets a Client remembers to have refused.
+const maxRefusals = 1 << 16
+
+// sweepLocked forgets the refusals whose holds ended over an hour ago. Others
+// still count, because the time doubles even if the host is asked only a while
+// after its hold. If too many are left, it forgets the half that ended first.
+// The next sweep is so late that a refusal costs the same, however many buckets
+// refuse.
+func (c *Client) sweepLocked(now time.Time) {
+	over := now.Add(-lastBackoff)
+	if len(c.refusals) >= maxRefusals {
+		ends := make([]time.Time, 0, len(c.refusals))
+		for _, f := range c.refusals {
+			ends = append(ends, f.until)
+		}
+		slices.SortFunc(ends, time.Time.Compare)
+		if middle := ends[len(ends)/2]; middle.After(over) {
+			over = middle
+		}
+	}
+	maps.DeleteFunc(c.refusals, func(_ stint.Key, f refusal) bool { return !f.until.After(over) })
+	c.sweepAt = min(2*len(c.refusals), maxRefusals)
+}
+
+// endBackOff ends the doubling after a success, unless the request was sent
+// before the hold ended. It spends the tokens that came back during the hold,
+// because the server would refuse a burst.
+func (c *Client) endBackOff(t *Turn) error {
+	c.mu.Lock()
+	last, ok := c.refusals[t.key]
+	if ok = ok && !t.sent.Before(last.until); ok {
+		delete(c.refusals, t.key)
+	}
+	c.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	d, err := c.Limiter.Check(t.key, 0)
+	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
+		return err
+	}
+	_, _, err = truecost.SpendUpTo(c.Limiter, t.key, int64(last.total/d.Limit.Interval()))
+	return err
+}
