@@ -156,8 +156,6 @@ func denied(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
 // result only: a label with the key would grow without bound. It notes the
 // strictest one for the placeholders. A zone with CountStatus decides twice about a
 // request that it admits, and only the second decision, which spends, is counted.
-// One that costs nothing is about a request that an outer Handler has decided: only
-// its place in flight is new.
 func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
 	for _, page := range h.app.pages {
 		page.Decisions(r, ds)
@@ -166,12 +164,8 @@ func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
 	for i := range ds {
 		d := &ds[i]
 		z := h.zone(d.RuleKey.Name)
-		checked := d.Allowed && d.After
-		if !checked {
+		if !d.Allowed || !d.After {
 			z.count(d).Inc()
-		}
-		if checked && d.Cost == 0 {
-			continue
 		}
 		if !d.Shadow && (v.zone == nil || stricter(&d.Decision, &v.decision)) {
 			v.zone, v.decision = z, d.Decision

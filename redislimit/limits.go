@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -23,14 +22,17 @@ type limitsInForce struct {
 	since  script.Since // when they were loaded
 }
 
+// maxID is how many bytes an id has at most, as in a file.
+const maxID = 512
+
 // limitOf returns the limit of a key, or why the key is not accepted.
 func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
 	spec, declared := n.names[key.Name]
 	switch {
 	case !declared:
 		return stint.Limit{}, fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
-	case len(key.ID) > spell.MaxID:
-		return stint.Limit{}, fmt.Errorf("%w: %d bytes, want at most %d (%s)", stint.ErrInvalidID, len(key.ID), spell.MaxID,
+	case len(key.ID) > maxID:
+		return stint.Limit{}, fmt.Errorf("%w: %d bytes, want at most %d (%s)", stint.ErrInvalidID, len(key.ID), maxID,
 			spec.Label)
 	case (key.ID == "") != (spec.ID == stint.Shared):
 		return stint.Limit{}, fmt.Errorf("%w: %q (%s)", stint.ErrInvalidID, key.ID, spec.Label)
@@ -43,7 +45,14 @@ func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
 
 // labeled returns a key as errors have it: "Logins:bob".
 func (n *limitsInForce) labeled(key stint.Key) string {
-	return spell.Bucket(n.names[key.Name].Label, uint16(key.Name), key.ID)
+	switch label := n.names[key.Name].Label; {
+	case label == "":
+		return key.String()
+	case key.ID == "":
+		return label
+	default:
+		return label + ":" + key.ID
+	}
 }
 
 // Limits returns the limits in force.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/lockout"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/lease"
 	"github.com/stint-go/stint/redislimit/internal/script"
+	"github.com/stint-go/stint/rules"
 )
 
 // request is one bucket's part in a call.
@@ -57,7 +57,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 		}
 	}
 	if r.asks = r.limited(); !r.asks {
-		mayBeHeld := configured != stint.Unlimited || lockout.IsCount(req.Key.ID)
+		mayBeHeld := configured != stint.Unlimited || rules.IsLockOutCount(req.Key)
 		if r.limit == stint.Unlimited && mayBeHeld && op != script.Refund {
 			r.asks, r.Key, r.Tolerance = true, l.opts.keyOf(req.Key), script.MaxTolerance
 		}
