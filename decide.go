@@ -161,7 +161,9 @@ func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
 // Reset makes the buckets full, as if they had never been used, and ends their
 // holds. Requests that wait in their queues still go when their turns come.
 // Keys are reset in order, until one fails. After ErrNotDurable the key that
-// failed may be reset too.
+// failed may be reset too. A Reset is as durable as a spend under the configured
+// limit. It is durable at every level if no limit is configured, or if the Limit of
+// a Request has changed the bucket since it came into memory.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
@@ -189,6 +191,7 @@ func (l *Limiter) reset(key Key) error {
 		r.Shard.MarkDirty(r.index) // the store has the TAT after the turns
 	}
 	r.writeLocked(now)
+	r.outliveGivenLocked()
 	var in *cache.Batch
 	if g.HeldLocked() {
 		in = l.cache.HoldLocked(&r.Change, g, 0, now, true)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/table"
 )
 
 // givenRules caches the rules of limits that callers give.
@@ -62,5 +63,19 @@ func (r *request) useConfiguredLocked(level Durability) {
 	}
 	if r.Given = 0; r.given != nil {
 		r.Given = cache.Level(r.given.level(level))
+	}
+}
+
+// outliveGivenLocked makes a reset durable if given limits have changed the bucket
+// since it came into memory, or may have: no limit is configured, and the store
+// has the bucket. At which level they did so is not known any more.
+func (r *request) outliveGivenLocked() {
+	i, ok := r.Shard.Find(r.Key.Name, r.Key.ID, r.Hash)
+	if !ok {
+		return
+	}
+	b := r.Shard.At(i)
+	if b.Has(table.Stored) && (b.Has(table.Flush) || b.Rule() <= blocked) {
+		r.Given = cache.Level(Synced)
 	}
 }

@@ -287,6 +287,41 @@ func TestGivenLimit(t *testing.T) {
 }
 
 // isZero looks at every field of a Limit.
+// A Reset of a bucket that a Synced or Leased given limit has emptied is durable,
+// whatever the level of the configured limit.
+func TestResetOfGiven(t *testing.T) {
+	for _, level := range []Durability{Leased, Synced} {
+		for _, key := range []Key{off.Key("a"), perID.Key("a")} {
+			for _, evicted := range []bool{false, true} {
+				for _, held := range []bool{false, true} {
+					if evicted && key.Name == perID {
+						continue // the level is forgotten with the slot
+					}
+					r := newRig(t)
+					limit := PerHour(5)
+					limit.Durability = level
+					require.True(t, r.spendAll(Request{Key: key, Cost: 5, Limit: limit}).Allowed)
+					if held {
+						r.hold(key, time.Minute)
+					}
+					if evicted {
+						require.NoError(t, r.Flush())
+						r.evictAll()
+						require.Zero(t, r.Stats().Resident)
+					}
+					require.NoError(t, r.Reset(key))
+					require.Zero(t, r.stored(key), "%v, %v, evicted %v, held %v", level, key, evicted, held)
+
+					require.True(t, r.spendAll(Request{Key: key, Cost: 5, Limit: limit}).Allowed)
+					r.disk.fail(errDisk, "save")
+					require.ErrorIs(t, r.Reset(key), ErrNotDurable)
+					r.disk.fail(nil)
+				}
+			}
+		}
+	}
+}
+
 func TestLimitIsZero(t *testing.T) {
 	var zero Limit
 	require.True(t, zero.isZero())

@@ -29,12 +29,13 @@ func TestBlocked(t *testing.T) {
 	first := rigOn(t, store, testLimits(t), Options{})
 	first.spend(key, 3)
 	require.NoError(t, first.Flush())
+	spent := store.tats[key]
 	for _, resident := range []bool{true, false} {
 		t.Run(fmt.Sprintf("resident %v", resident), func(t *testing.T) {
 			r := first
 			if !resident {
 				saved := NewMemStore()
-				require.NoError(t, saved.Save([]Change{{key, store.tats[key]}}))
+				require.NoError(t, saved.Save([]Change{{key, spent}}))
 				r = rigOn(t, saved, testLimits(t), Options{})
 			}
 			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Blocked}))

@@ -106,16 +106,7 @@ func (c *serveConn) reset(args [][]byte) {
 		}
 		keys = append(keys, key)
 	}
-	c.done(c.server.reset(keys...))
-}
-
-// reset fills buckets. At levels that are durable, it is on the disk.
-func (s *server) reset(keys ...stint.Key) error {
-	err := s.limiter.Reset(keys...)
-	if err == nil && s.durability >= stint.Leased {
-		err = s.limiter.Flush()
-	}
-	return err
+	c.done(c.server.limiter.Reset(keys...))
 }
 
 // delete is DEL: it fills buckets of CL.THROTTLE, and returns how many of them
@@ -141,7 +132,7 @@ func (c *serveConn) delete(args [][]byte) {
 		}
 		keys = append(keys, key)
 	}
-	if err := c.server.reset(keys...); err != nil {
+	if err := c.server.limiter.Reset(keys...); err != nil {
 		c.failed(err)
 		return
 	}
