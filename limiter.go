@@ -262,12 +262,12 @@ func (l *Limiter) isClosed() bool {
 // first did.
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
+		l.limitsMu.Lock() // what would put limits in force after this returns ErrClosed
 		l.lines.mu.Lock() // no Wait begins after this
 		close(l.closed)
 		l.lines.mu.Unlock()
-		l.lines.callers.Wait()
-		l.limitsMu.Lock() // what puts limits in force after this returns ErrClosed
 		l.limitsMu.Unlock()
+		l.lines.callers.Wait()
 		if err := l.cache.Close(); err != nil {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -374,4 +375,14 @@ func TestWithNames(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, with.Names(), 1)
 	require.Empty(t, none.Names())
+}
+
+// The cache has the same levels, and the same rules without arithmetic.
+func TestCacheAgrees(t *testing.T) {
+	for level, same := range map[Durability]cache.Level{
+		Memory: cache.Memory, Flushed: cache.Flushed, Leased: cache.Leased, Synced: cache.Synced,
+	} {
+		require.EqualValues(t, same, level, level)
+	}
+	require.EqualValues(t, cache.NoLease, blocked)
 }

@@ -125,7 +125,7 @@ func (s *Shard) TidyGateLocked(key Key, g *Gate, now int64) {
 // GateLocked returns the key's gate, or nil.
 func (s *Shard) GateLocked(key Key) *Gate { return s.gates[key] }
 
-// Gates yields the gates of a locked shard.
+// GatesLocked yields the gates of a locked shard.
 func (s *Shard) GatesLocked() iter.Seq2[Key, *Gate] { return maps.All(s.gates) }
 
 // holdEntry returns the entry that the store has for a bucket's hold.
