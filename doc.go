@@ -142,6 +142,8 @@ defaults that replace these limits, and overrides for single ids. A [Group] is a
 list of ids with several limits, such as a plan. Package limitsfile reads
 defaults, overrides and groups from YAML. [Limiter.SetLimits] replaces the
 limits of a running Limiter, and [Limiter.SetOverrides] the overrides of one id.
+A smaller limit cuts the time until a bucket is full down to that of an empty
+bucket: at once if the bucket is in memory, and otherwise when it is next read.
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

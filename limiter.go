@@ -258,8 +258,9 @@ func (l *Limiter) isClosed() bool {
 }
 
 // Close saves every bucket as it is, and closes the store. Later calls, and
-// those that wait in queues, return ErrClosed. A second Close returns what the
-// first did.
+// those that wait in queues, return ErrClosed. Close waits until callers of Wait
+// whose context has ended have returned their tokens. A second Close returns what
+// the first did.
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
 		l.limitsMu.Lock() // what would put limits in force after this returns ErrClosed
