@@ -241,7 +241,7 @@ func limitCalendar(l *Limiter, path string, texts map[Name]string, opts *Options
 	if err != nil {
 		return l, err
 	}
-	ls, err := NewLimits(levelNames, limits, nil)
+	ls, err := NewLimits(levelNames.WithLimits(limits))
 	if err != nil {
 		return l, err
 	}

@@ -250,15 +250,15 @@ func TestCalendarLimits(t *testing.T) {
 		err := limit.Validate()
 		require.EqualError(t, err, want)
 		require.ErrorAs(t, err, new(*ConfigError))
-		_, err = NewLimits(testNames, map[Name]Limit{perID: limit}, nil)
+		_, err = NewLimits(testNames.WithLimits(map[Name]Limit{perID: limit}))
 		require.ErrorContains(t, err, "PerID: ")
 	}
 	_, err := NewLimits(Names{
 		1: {Label: "total", ID: Shared, Limit: EachDay(100, nil)},
 		2: {Label: "share", Limit: EachHour(10, nil), Parent: 1, Floor: 3},
 		3: {Label: "floor"},
-	}, nil, map[Name][]Override{3: {{IDs: []OverrideID{{ID: "a"}}, Limit: EachDay(3, nil)}}})
-	for _, label := range []string{"total: 100/day", "share: 10/hour", "floor: override 1: 3/day"} {
+	}, Override{Key: Name(3).Key("a"), Limit: EachDay(3, nil)})
+	for _, label := range []string{"total: 100/day", "share: 10/hour", "floor: override of \"a\": 3/day"} {
 		require.ErrorContains(t, err, label+" follows the calendar: a total, its shares and its floors are rates")
 	}
 	shares := limitsOf(t, Names{
@@ -267,7 +267,7 @@ func TestCalendarLimits(t *testing.T) {
 	r := rigOn(t, NewMemStore(), shares, Options{})
 	_, err = r.SpendAll(Request{Key: Key{2, "a"}, Cost: 1, Limit: EachDay(5, nil)})
 	require.ErrorIs(t, err, ErrShare)
-	_, err = shares.With(OverrideID{ID: "a"}, map[Name]Limit{2: EachDay(1, nil)})
+	_, err = shares.With(Override{Key: Name(2).Key("a"), Limit: EachDay(1, nil)})
 	require.ErrorAs(t, err, new(*ConfigError))
 
 	start, end := EachMonth(1, berlin).StartingAt(4 * time.Hour).PeriodAt(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC))
@@ -332,7 +332,7 @@ func TestCalendarChanges(t *testing.T) {
 					r.evictAll()
 					require.Zero(t, r.Stats().Resident)
 				}
-				require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: c.to}))
+				require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: c.to}))
 				require.EqualValues(t, c.want, r.spent(key), "%v to %v", c.from, c.to)
 				if level >= Leased { // a crash forgets nothing
 					again := r.next(r.Limits())
@@ -350,7 +350,7 @@ func TestCalendarChanges(t *testing.T) {
 		require.NoError(t, r.Flush())
 		r.evictAll()
 		r.disk.fail(errors.New("no disk"), "load")
-		require.ErrorContains(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: day}), "no disk")
+		require.ErrorContains(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: day}), "no disk")
 		r.disk.fail(nil)
 		require.EqualValues(t, 4, r.spent(key))
 		require.Equal(t, PerDay(10), r.check(key, 0).Limit)
@@ -377,7 +377,7 @@ func TestCalendarChanges(t *testing.T) {
 		r.take(key, 10)
 		turn := r.reserve(key, 3)
 		delay := turn.Delay()
-		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: EachDay(20, nil)}))
+		require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: EachDay(20, nil)}))
 		require.EqualValues(t, 13, r.spent(key))
 		require.Equal(t, delay, turn.Delay())
 		turn.Cancel()
@@ -397,7 +397,7 @@ func TestPlanFlips(t *testing.T) {
 			return r
 		},
 		"SetOverrides": func(r *rig, n int64) *rig {
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(n)}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: day(n)}))
 			return r
 		},
 		"SetLimits, not in memory": func(r *rig, n int64) *rig {
@@ -411,7 +411,7 @@ func TestPlanFlips(t *testing.T) {
 			return r.next(both(n))
 		},
 		"both": func(r *rig, n int64) *rig {
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(n)}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: day(n)}))
 			require.NoError(t, r.SetLimits(both(n)))
 			return r
 		},
@@ -459,9 +459,9 @@ func TestPlanFlips(t *testing.T) {
 	t.Run("a month and a day", func(t *testing.T) {
 		r := rigFrom(t, "2026-11-23T12:00:00Z", EachMonth(1000, nil))
 		r.take(key, 900)
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: day(50)}))
+		require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: day(50)}))
 		require.Zero(t, r.left(key))
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: EachMonth(1000, nil)}))
+		require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: EachMonth(1000, nil)}))
 		require.EqualValues(t, 100, r.left(key))
 	})
 }
@@ -536,9 +536,9 @@ func TestCalendarWait(t *testing.T) {
 			results := make(chan error, 2)
 			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(10))) }()
 			synctest.Wait()
-			require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: Blocked}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
 			require.ErrorIs(t, <-results, ErrBlocked)
-			require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: EachDay(5, nil)}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: EachDay(5, nil)}))
 			r.take(key, 5)
 			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()
 			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()

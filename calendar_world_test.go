@@ -101,7 +101,11 @@ var calendarIDs = []string{"a", "b", "c"}
 
 func overrideCalendar(l *Limiter, limits map[Name]Limit) error {
 	for _, id := range calendarIDs {
-		if err := l.SetOverrides(OverrideID{ID: id}, limits); err != nil {
+		var overrides []Override
+		for name, limit := range limits {
+			overrides = append(overrides, Override{Key: name.Key(id), Limit: limit})
+		}
+		if err := l.SetOverrides(overrides...); err != nil {
 			return err
 		}
 	}
@@ -174,7 +178,7 @@ func (w *calendarWorld) quota() int64 {
 
 func (w *calendarWorld) configure() {
 	var err error
-	w.configured, err = NewLimits(levelNames, w.limits, nil)
+	w.configured, err = NewLimits(levelNames.WithLimits(w.limits))
 	w.must(err)
 }
 

@@ -48,35 +48,27 @@ func (l *Limiter) SetLimits(limits *Limits) error {
 	})
 }
 
-// plan is an override that SetOverrides put in force. The zero Limit means that
-// it removed one.
-type plan struct {
-	id    OverrideID
-	limit Limit
-}
-
 // keepPlans remembers what SetOverrides puts in force, if Options.KeepOverrides
-// asks for that.
-func (l *Limiter) keepPlans(ls *Limits, id OverrideID, limits map[Name]Limit) {
+// asks for that. The ids are canonical.
+func (l *Limiter) keepPlans(overrides []Override) {
 	if !l.opts.KeepOverrides {
 		return
 	}
 	l.plansMu.Lock()
 	defer l.plansMu.Unlock()
-	for name, limit := range limits {
-		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
-		key, listed := name.Key(canonical), false
-		if l.base.declares(name) {
-			_, listed = l.base.overrides[l.base.index(name)].rules.Get(canonical)
+	for _, o := range overrides {
+		listed := false
+		if l.base.declares(o.Key.Name) {
+			_, listed = l.base.overrides[l.base.index(o.Key.Name)].rules.Get(o.Key.ID)
 		}
-		if limit == (Limit{}) && !listed {
-			delete(l.plans, key)
+		if o.Limit == (Limit{}) && !listed {
+			delete(l.plans, o.Key)
 			continue
 		}
 		if l.plans == nil {
-			l.plans = make(map[Key]plan)
+			l.plans = make(map[Key]Override)
 		}
-		l.plans[key] = plan{id, limit}
+		l.plans[o.Key] = o
 	}
 }
 
@@ -86,16 +78,16 @@ func (l *Limiter) keepPlans(ls *Limits, id OverrideID, limits map[Name]Limit) {
 func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
 	l.plansMu.Lock()
 	defer l.plansMu.Unlock()
-	var groups []Group
-	for key, p := range l.plans {
+	var plans []Override
+	for key, o := range l.plans {
 		if limits.declares(key.Name) {
-			groups = append(groups, Group{[]OverrideID{p.id}, map[Name]Limit{key.Name: p.limit}})
+			plans = append(plans, o)
 		}
 	}
-	if groups == nil {
+	if plans == nil {
 		return limits, nil
 	}
-	return limits.WithAll(groups...)
+	return limits.With(plans...)
 }
 
 // declare enters new Names into the store, and then puts new limits in force by
@@ -151,9 +143,9 @@ func (ls *Limits) declaresAll(names Names) bool {
 	return true
 }
 
-// SetOverrides puts other overrides of one id in force, as Limits.With makes
-// them, while decisions go on: a new plan, or Blocked for a while. The call takes
-// microseconds, however many ids there are, unless the Name has an Override
+// SetOverrides puts other overrides in force, as Limits.With makes them, while
+// decisions go on: a new plan of an id, or Blocked for a while. A call for one id
+// takes microseconds, however many ids there are, unless the Name has an Override
 // format. Such an override covers many buckets, and each bucket in memory is
 // compared with it. A call in a thousand or more looks at all overrides, as
 // Limits.With says.
@@ -173,11 +165,11 @@ func (ls *Limits) declaresAll(names Names) bool {
 // after a crash the bucket may be as it was before. At the other levels the next
 // flush saves it.
 //
-// Nothing is written to a limits file: a later SetLimits replaces the overrides
-// of the id, too, unless Options.KeepOverrides is set, and a restart forgets them.
+// Nothing is written to a limits file: a later SetLimits replaces these overrides,
+// too, unless Options.KeepOverrides is set, and a restart forgets them.
 // After another error the old overrides stay in force.
-func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
-	durable, rs, err := l.setOverrides(id, limits, nil)
+func (l *Limiter) SetOverrides(overrides ...Override) error {
+	durable, rs, err := l.setOverrides(overrides, nil)
 	for err == nil && rs != nil {
 		// Disks are waited for without limitsMu, so that another id can be blocked
 		// while one hangs.
@@ -189,7 +181,7 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 				return l.failed(rs[i].key, err)
 			}
 		}
-		durable, rs, err = l.setOverrides(id, limits, rs)
+		durable, rs, err = l.setOverrides(overrides, rs)
 	}
 	if err != nil || !durable {
 		return err
@@ -205,7 +197,7 @@ func (l *Limiter) SetOverrides(id OverrideID, limits map[Name]Limit) error {
 // not known, setOverrides changes nothing, and returns requests for all of them.
 // loaded has these requests after the buckets were loaded, or is nil.
 func (l *Limiter) setOverrides(
-	id OverrideID, limits map[Name]Limit, loaded []request,
+	overrides []Override, loaded []request,
 ) (durable bool, load []request, err error) {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
@@ -218,23 +210,22 @@ func (l *Limiter) setOverrides(
 		l.cache.SetLimits(forCache(tidied), func(s *cache.Shard) { changeLimitsLocked(s, tidied, l.clock.Now()) })
 		old = tidied
 	}
-	ls, err := old.with(Group{[]OverrideID{id}, limits})
+	ls, overrides, err := old.with(overrides) // with canonical ids
 	if err != nil {
 		return false, nil, err
 	}
 	var rs []request // of the buckets that convert
-	for name := range limits {
-		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
-		was, is := old.ruleOf(name, canonical), ls.ruleOf(name, canonical)
+	for _, o := range overrides {
+		was, is := old.ruleOf(o.Key), ls.ruleOf(o.Key)
 		if !is.converts(was) {
 			continue
 		}
 		level := max(cmp.Or(was.limit.Durability, l.opts.Durability), cmp.Or(is.limit.Durability, l.opts.Durability))
 		durable = durable || level >= Leased
-		if ls.settings[name].leading > 0 { // changeRules finds only buckets in memory
+		if ls.settings[o.Key.Name].leading > 0 { // changeRules finds only buckets in memory
 			continue
 		}
-		r := request{key: name.Key(canonical), op: opRefund}
+		r := request{key: o.Key, op: opRefund}
 		if i := slices.IndexFunc(loaded, func(of request) bool { return of.key == r.key }); i >= 0 {
 			r = loaded[i]
 		} else if err := r.locate(l); err != nil {
@@ -263,19 +254,18 @@ func (l *Limiter) setOverrides(
 		changeRuleOfLocked(rs[i].Shard, rs[i].Key, rs[i].Hash, now)
 	}
 	unlockAll(rs)
-	l.keepPlans(ls, id, limits)
+	l.keepPlans(overrides)
 	l.cache.SetLimits(forCache(ls), func(s *cache.Shard) { s.Limits = forCache(ls) })
-	for name := range limits {
-		canonical, _ := ls.names.CanonicalOverride(name, id.ID)
-		l.changeRules(name.Key(canonical), ls.settings[name].leading)
+	for _, o := range overrides {
+		l.changeRules(o.Key, ls.settings[o.Key.Name].leading)
 	}
 	return durable, nil, nil
 }
 
-// ruleOf returns the rule of a canonical id of an override.
-func (ls *Limits) ruleOf(name Name, canonical string) *rule {
-	s := &ls.settings[name]
-	if r, ok := ls.overrides[s.index].rules.Get(canonical); ok {
+// ruleOf returns the rule of an override with a canonical id.
+func (ls *Limits) ruleOf(override Key) *rule {
+	s := &ls.settings[override.Name]
+	if r, ok := ls.overrides[s.index].rules.Get(override.ID); ok {
 		return &ls.rules[r]
 	}
 	return &ls.rules[s.rule]

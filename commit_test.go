@@ -368,7 +368,7 @@ func TestFailedCommitAfterOtherLimits(t *testing.T) {
 		}, 0, 10 * time.Second},
 		"SetOverrides": {func(_ *testing.T, r *rig) error { // what was used stays used
 			limit := Limit{Burst: 1000, Count: 1, Period: time.Second, Durability: Synced}
-			return r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{synced: limit})
+			return r.SetOverrides(Override{Key: synced.Key("a"), Limit: limit})
 		}, 970, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -67,7 +67,7 @@ func concurrentLaw(t *testing.T, store Store, resident, calls int) {
 		defaults[name] = Limit{Burst: 20, Count: 1, Period: time.Millisecond,
 			Durability: Durability(name)}
 	}
-	limits, err := NewLimits(names, defaults, nil)
+	limits, err := NewLimits(names.WithLimits(defaults))
 	require.NoError(t, err)
 	l, err := New(store, limits, &Options{Now: clock.Now,
 		FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})

@@ -137,13 +137,11 @@ Options.Now replaces the clock, for a test or a simulation.
 
 # Files
 
-Names are declared in Go, each together with its limit. [NewLimits] takes
-defaults that replace these limits, and overrides for single ids. A [Group] is a
-list of ids with several limits, such as a plan. Package limitsfile reads
-defaults, overrides and groups from YAML. [Limiter.SetLimits] replaces the
-limits of a running Limiter, and [Limiter.SetOverrides] the overrides of one id.
-A smaller limit cuts the time until a bucket is full down to that of an empty
-bucket: at once if the bucket is in memory, and otherwise when it is next read.
+Names are declared in Go, each together with its limit. [Names.WithLimits]
+replaces these limits, such as with those of a configuration. An [Override] is
+the limit of a single id. Package limitsfile reads limits and overrides from
+YAML. [Limiter.SetLimits] replaces the limits of a running Limiter, and
+[Limiter.SetOverrides] the overrides of single ids.
 
 docs/format.md describes the bytes of a stint file. The file stores the numbers
 and labels of Names. Never give a number another meaning: if the file has another

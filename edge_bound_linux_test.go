@@ -59,7 +59,7 @@ func boundChild(args []string) {
 		files.MaxSize = bound
 	}
 	names := Names{flushed: {Label: "flushed", Limit: PerHour(3)}}
-	limits, err := NewLimits(names, nil, nil)
+	limits, err := NewLimits(names)
 	must(err)
 	const resident = 10_000
 	store, err := boltstore.Open(args[0], names.labels(), boltstore.Options{MaxResident: resident, FS: files})

@@ -67,7 +67,7 @@ func Example_severalLimits() {
 		PerSecond: {Label: "PerSecond", Limit: stint.PerSecond(2)},
 		PerDay:    {Label: "PerDay", Limit: stint.PerDay(1000)},
 		Everyone:  {Label: "Everyone", ID: stint.Shared, Limit: stint.PerSecond(500)},
-	}, nil, nil))
+	}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 
@@ -87,17 +87,17 @@ func Example_severalLimits() {
 
 // A customer buys a plan while the program runs, and later leaves it.
 func Example_plans() {
-	limits := must(stint.NewLimits(names, nil, nil))
+	limits := must(stint.NewLimits(names))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	show := func() { fmt.Println(limiter.Limits().For(OrdersPerAccount.Key("12345678"))) }
 
-	pro := map[stint.Name]stint.Limit{OrdersPerAccount: stint.PerHour(1000)}
-	free := map[stint.Name]stint.Limit{OrdersPerAccount: {}} // the default again
-	customer := stint.OverrideID{ID: "12345678"}
+	customer := OrdersPerAccount.Key("12345678")
+	pro := stint.Override{Key: customer, Limit: stint.PerHour(1000)}
+	free := stint.Override{Key: customer} // the default again
 	show()
-	for _, plan := range []map[stint.Name]stint.Limit{pro, free} {
-		if err := limiter.SetOverrides(customer, plan); err != nil {
+	for _, plan := range []stint.Override{pro, free} {
+		if err := limiter.SetOverrides(plan); err != nil {
 			panic(err)
 		}
 		show()
@@ -118,25 +118,25 @@ func Example_planChanges() {
 		PlanChanges: {Label: "PlanChanges", Limit: stint.Limit{
 			Burst: 2, Count: 2, Period: 7 * 24 * time.Hour, Durability: stint.Synced,
 		}},
-	}, nil, nil))
+	}))
 	c := new(clock)
 	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
 	defer limiter.Close()
 
-	customer := stint.OverrideID{ID: "12345678"}
-	changeTo := func(plan map[stint.Name]stint.Limit) (bool, error) {
-		d, err := limiter.Spend(PlanChanges.Key(customer.ID), 1)
+	const customer = "12345678"
+	changeTo := func(plan stint.Limit) (bool, error) {
+		d, err := limiter.Spend(PlanChanges.Key(customer), 1)
 		if err == nil && d.Allowed {
-			err = limiter.SetOverrides(customer, plan)
+			err = limiter.SetOverrides(stint.Override{Key: Requests.Key(customer), Limit: plan})
 		}
 		return d.Allowed, err
 	}
-	used, _, _ := limiter.SpendUpTo(Requests.Key(customer.ID), 1000)
+	used, _, _ := limiter.SpendUpTo(Requests.Key(customer), 1000)
 	fmt.Println(used)
 	for range 2 {
 		for _, n := range []int64{50, 100} {
-			fmt.Println(changeTo(map[stint.Name]stint.Limit{Requests: stint.PerDay(n)}))
-			more, _, _ := limiter.SpendUpTo(Requests.Key(customer.ID), 1000)
+			fmt.Println(changeTo(stint.PerDay(n)))
+			more, _, _ := limiter.SpendUpTo(Requests.Key(customer), 1000)
 			used += more
 		}
 	}

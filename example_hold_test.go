@@ -15,7 +15,7 @@ func ExampleLimiter_Hold_nextRun() {
 	const Requests stint.Name = 1
 	limits, err := stint.NewLimits(stint.Names{
 		Requests: {Label: "Requests", Limit: stint.PerMinute(60)},
-	}, nil, nil)
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

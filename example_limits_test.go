@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -70,13 +71,12 @@ func ExampleParseLimit() {
 
 // Each limit is beside its name. An override holds for some ids.
 func ExampleNewLimits() {
-	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
-		FailuresPerHost: {{IDs: []stint.OverrideID{{ID: "12345678"}}, Limit: stint.PerHour(60)}},
-	}))
+	limits := must(stint.NewLimits(names,
+		stint.Override{Key: FailuresPerHost.Key("12345678"), Limit: stint.PerHour(60)}))
 	fmt.Println(limits.For(FailuresPerHost.Key("12345678:example.com")))
 	fmt.Println(limits.For(FailuresPerHost.Key("87654321:example.com")))
 
-	_, err := stint.NewLimits(stint.Names{1: {Label: "Forgotten"}}, nil, nil)
+	_, err := stint.NewLimits(stint.Names{1: {Label: "Forgotten"}})
 	fmt.Println(err)
 	// Output:
 	// 60/1h true
@@ -86,9 +86,8 @@ func ExampleNewLimits() {
 
 // Our own monitoring is never denied.
 func ExampleUnlimited() {
-	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
-		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Unlimited}},
-	}))
+	limits := must(stint.NewLimits(names,
+		stint.Override{Key: LoginsPerAddress.Key("10.0.0.1"), Limit: stint.Unlimited}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
@@ -105,39 +104,40 @@ func ExampleUnlimited() {
 }
 
 func ExampleLimits_Overrides() {
-	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
-		OrdersPerAccount: {{
-			IDs:   []stint.OverrideID{{ID: "87654321", Comment: "load test, until March"}, {ID: "12345678"}},
-			Limit: stint.PerHour(200),
-		}},
-	}))
-	for id, limit := range limits.Overrides(OrdersPerAccount) {
-		fmt.Printf("%s %v %q\n", id.ID, limit, id.Comment)
+	larger := stint.PerHour(200)
+	limits := must(stint.NewLimits(names,
+		stint.Override{Key: OrdersPerAccount.Key("87654321"), Limit: larger, Comment: "load test, until March"},
+		stint.Override{Key: OrdersPerAccount.Key("12345678"), Limit: larger},
+	))
+	for o := range limits.Overrides(OrdersPerAccount) {
+		fmt.Printf("%s %v %q\n", o.Key.ID, o.Limit, o.Comment)
 	}
 	// Output:
 	// 12345678 200/1h ""
 	// 87654321 200/1h "load test, until March"
 }
 
-// The plans of an API: each id is written once, with all of its limits.
-func ExampleGroup() {
+// The plans of an API: a function writes down the limits of a plan once.
+func ExampleOverride() {
 	const PerMinute, PerDay stint.Name = 1, 2
 	plans := stint.Names{
 		PerMinute: {Label: "PerMinute", Limit: stint.PerMinute(10)},
 		PerDay:    {Label: "PerDay", Limit: stint.PerDay(1000)},
 	}
-	pro := stint.Group{
-		IDs:    []stint.OverrideID{{ID: "key-1"}, {ID: "key-2", Comment: "until March"}},
-		Limits: map[stint.Name]stint.Limit{PerMinute: stint.PerMinute(100), PerDay: stint.Unlimited},
+	pro := func(id string) []stint.Override {
+		return []stint.Override{
+			{Key: PerMinute.Key(id), Limit: stint.PerMinute(100)},
+			{Key: PerDay.Key(id), Limit: stint.Unlimited},
+		}
 	}
-	limits := must(stint.NewLimits(plans, nil, stint.Groups(pro)))
+	limits := must(stint.NewLimits(plans, slices.Concat(pro("key-1"), pro("key-2"))...))
 	fmt.Println(limits.For(PerMinute.Key("key-1")))
 	fmt.Println(limits.For(PerMinute.Key("key-3")))
 	_, limited := limits.For(PerDay.Key("key-2"))
 	fmt.Println(limited)
 
 	// A customer buys the plan. The old Limits stay as they are.
-	others, err := limits.With(stint.OverrideID{ID: "key-3"}, pro.Limits)
+	others, err := limits.With(pro("key-3")...)
 	fmt.Println(err)
 	fmt.Println(others.For(PerMinute.Key("key-3")))
 	// Output:
@@ -149,22 +149,21 @@ func ExampleGroup() {
 }
 
 // Tokens move from one tenant's floor to another's. The total is promised to the
-// last token before and after, so With would have to lower one floor first.
-func ExampleLimits_WithAll() {
+// last token before and after, so one call changes both.
+func ExampleLimits_With() {
 	const Total, Tenant, Floor stint.Name = 1, 2, 3
-	floor := func(id string, tokens int64) stint.Group {
-		limit := stint.PerSecond(tokens).WithBurst(10)
-		return stint.Group{IDs: []stint.OverrideID{{ID: id}}, Limits: map[stint.Name]stint.Limit{Floor: limit}}
+	floor := func(id string, tokens int64) stint.Override {
+		return stint.Override{Key: Floor.Key(id), Limit: stint.PerSecond(tokens).WithBurst(10)}
 	}
 	limits := must(stint.NewLimits(stint.Names{
 		Total:  {Label: "Total", ID: stint.Shared, Limit: stint.PerSecond(1000)},
 		Tenant: {Label: "Tenant", Limit: stint.PerSecond(900), Parent: Total, Floor: Floor},
 		Floor:  {Label: "TenantFloor"},
-	}, nil, stint.Groups(floor("acme", 200), floor("globex", 800))))
+	}, floor("acme", 200), floor("globex", 800)))
 
-	_, err := limits.With(stint.OverrideID{ID: "acme"}, floor("acme", 700).Limits)
+	_, err := limits.With(floor("acme", 700))
 	fmt.Println(err)
-	moved, err := limits.WithAll(floor("acme", 700), floor("globex", 300))
+	moved, err := limits.With(floor("acme", 700), floor("globex", 300))
 	fmt.Println(err)
 	fmt.Println(moved.For(Floor.Key("acme")))
 	// Output:
@@ -176,17 +175,17 @@ func ExampleLimits_WithAll() {
 // A customer buys a larger plan while the program runs, leaves it, and is blocked
 // in the end. What was used stays used.
 func ExampleLimiter_SetOverrides() {
-	limits := must(stint.NewLimits(names, nil, nil))
+	limits := must(stint.NewLimits(names))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
-	id, key := stint.OverrideID{ID: "12345678"}, OrdersPerAccount.Key("12345678")
+	key := OrdersPerAccount.Key("12345678")
 	spend := func() {
 		d, err := limiter.Spend(key, 30)
 		fmt.Println(d.Allowed, d.Remaining, d.Limit, err)
 	}
 	spend()
 	for _, limit := range []stint.Limit{stint.PerHour(200), {}, stint.Blocked} { // {} is the default again
-		if err := limiter.SetOverrides(id, map[stint.Name]stint.Limit{OrdersPerAccount: limit}); err != nil {
+		if err := limiter.SetOverrides(stint.Override{Key: key, Limit: limit}); err != nil {
 			panic(err)
 		}
 		spend()
@@ -199,9 +198,8 @@ func ExampleLimiter_SetOverrides() {
 }
 
 func ExampleBlocked() {
-	limits := must(stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
-		LoginsPerAddress: {{IDs: []stint.OverrideID{{ID: "10.0.0.1"}}, Limit: stint.Blocked}},
-	}))
+	limits := must(stint.NewLimits(names,
+		stint.Override{Key: LoginsPerAddress.Key("10.0.0.1"), Limit: stint.Blocked}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
 	d, err := limiter.Spend(LoginsPerAddress.Key("10.0.0.1"), 1)
@@ -216,8 +214,7 @@ func ExampleBlocked() {
 // A service knows the plan of each customer from elsewhere, and gives its limit
 // with the request.
 func ExampleRequest_limit() {
-	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}},
-		nil, nil)
+	limits, _ := stint.NewLimits(stint.Names{OrdersPerAccount: {Label: "OrdersPerAccount", Limit: stint.Unlimited}})
 	l, _ := stint.New(stint.NewMemStore(), limits, nil)
 	defer l.Close()
 	plans := map[string]stint.Limit{"free": stint.PerDay(2), "pro": stint.PerDay(1000)}
@@ -237,7 +234,7 @@ func ExampleRequest_limit() {
 }
 
 func ExampleLimiter_SpendTogether() {
-	limits, _ := stint.NewLimits(names, nil, nil)
+	limits, _ := stint.NewLimits(names)
 	l, _ := stint.New(stint.NewMemStore(), limits, nil)
 	defer l.Close()
 	reqs := []stint.Request{
@@ -269,7 +266,7 @@ func (d slowDisk) Save(changes []stint.Change) error {
 
 // The client goes while the disk is busy. Its tokens stay spent.
 func ExampleLimiter_SpendContext() {
-	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}, nil, nil))
+	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}))
 	disk := slowDisk{stint.NewMemStore(), make(chan struct{})}
 	limiter := must(stint.New(disk, limits, &stint.Options{Durability: stint.Synced}))
 	defer limiter.Close()

@@ -19,7 +19,7 @@ func Example_notice() {
 	limits, err := stint.NewLimits(stint.Names{
 		RequestsPerCustomer: {Label: "RequestsPerCustomer", Limit: stint.PerDay(1000)},
 		NoticesPerCustomer:  {Label: "NoticesPerCustomer", Limit: stint.PerDay(1)},
-	}, nil, nil)
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -19,9 +19,10 @@ func ExampleLimits_Share() {
 		Total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerSecond(1000)},
 		Tenant:      {Label: "Tenant", Limit: stint.PerSecond(900), Parent: Total, Floor: TenantFloor},
 		TenantFloor: {Label: "TenantFloor"},
-	}, nil, map[stint.Name][]stint.Override{
-		TenantFloor: {{IDs: []stint.OverrideID{{ID: "acme"}, {ID: "globex"}}, Limit: stint.PerSecond(200)}},
-	})
+	},
+		stint.Override{Key: TenantFloor.Key("acme"), Limit: stint.PerSecond(200)},
+		stint.Override{Key: TenantFloor.Key("globex"), Limit: stint.PerSecond(200)},
+	)
 	if err != nil {
 		fmt.Println(err)
 		return

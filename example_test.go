@@ -47,7 +47,7 @@ func (c *clock) pass(d time.Duration) { c.since2026.Add(int64(d)) }
 
 // limitsOf returns limits in which one Name has another default.
 func limitsOf(name stint.Name, limit stint.Limit) *stint.Limits {
-	return must(stint.NewLimits(names, map[stint.Name]stint.Limit{name: limit}, nil))
+	return must(stint.NewLimits(names.WithLimits(map[stint.Name]stint.Limit{name: limit})))
 }
 
 // newLimiter returns a Limiter of one limit, without a file, and its clock.
@@ -63,7 +63,7 @@ func Example() {
 	const Logins stint.Name = 1 // the number is what the file stores: it keeps its meaning
 
 	names := stint.Names{Logins: {Label: "Logins", ID: stint.IPAddress, Limit: stint.PerMinute(3)}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func ExampleDurability() {
 		Searches: {Label: "Searches", Limit: searches},
 		Logins:   {Label: "Logins", Limit: stint.PerHour(5)},
 		Exports:  {Label: "Exports", Limit: exports},
-	}, nil, nil))
+	}))
 	for _, name := range []stint.Name{Searches, Logins, Exports} {
 		limit, _ := limits.For(name.Key("alice"))
 		fmt.Println(limit, limit.Durability)
@@ -224,7 +224,7 @@ func ExampleLimiter_SpendAll() {
 	limits := must(stint.NewLimits(stint.Names{
 		PerMinute: {Label: "PerMinute", Limit: stint.PerMinute(2)},
 		PerDay:    {Label: "PerDay", Limit: stint.PerDay(3)},
-	}, nil, nil))
+	}))
 	var c clock
 	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: c.now}))
 	defer limiter.Close()

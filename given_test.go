@@ -155,7 +155,7 @@ func TestGivenLimit(t *testing.T) {
 		full := r.check(day.Key, 0).ResetAfter
 		require.NoError(t, r.Declare(Names{99: {Label: "Late"}}))
 		require.Equal(t, full, r.check(day.Key, 0).ResetAfter)
-		limits, err := r.Limits().With(OverrideID{ID: "b"}, map[Name]Limit{perID: PerHour(7)})
+		limits, err := r.Limits().With(Override{Key: perID.Key("b"), Limit: PerHour(7)})
 		require.NoError(t, err)
 		require.NoError(t, r.SetLimits(limits))
 		require.Equal(t, full, r.check(day.Key, 0).ResetAfter)
@@ -165,7 +165,7 @@ func TestGivenLimit(t *testing.T) {
 	t.Run("instead of no limit, and no limit instead", func(t *testing.T) {
 		r := newRig(t)
 		for _, key := range []Key{off.Key("a"), perID.Key("blocked")} {
-			require.NoError(t, r.SetOverrides(OverrideID{ID: "blocked"}, map[Name]Limit{perID: Blocked}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("blocked"), Limit: Blocked}))
 			for left := int64(9); left >= 0; left-- {
 				require.Equal(t, left, r.spendGiven(key, 1, ten).Remaining)
 			}

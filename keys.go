@@ -114,6 +114,19 @@ type NameSpec struct {
 // Names are the limits that a program declares.
 type Names map[Name]NameSpec
 
+// WithLimits returns the Names with other limits, such as those of a
+// configuration. The Limit of all others stays.
+func (ns Names) WithLimits(limits map[Name]Limit) Names {
+	with := make(Names, len(ns))
+	maps.Copy(with, ns)
+	for name, l := range limits {
+		spec := with[name]
+		spec.Limit = l
+		with[name] = spec
+	}
+	return with
+}
+
 // Key returns the bucket of an id that comes from outside, in its canonical
 // spelling. The error is ErrUnknownName or ErrInvalidID.
 func (ns Names) Key(name Name, id string) (Key, error) {

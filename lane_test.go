@@ -44,7 +44,7 @@ func laneOf(l *Limiter, key Key) *cache.Lane {
 // laneLimiter returns a Limiter in memory whose time stands still until the test
 // moves it.
 func laneLimiter(t *testing.T, limit Limit) (*Limiter, *simClock) {
-	limits, err := NewLimits(Names{1: {Label: "hot"}}, map[Name]Limit{1: limit}, nil)
+	limits, err := NewLimits(Names{1: {Label: "hot", Limit: limit}})
 	require.NoError(t, err)
 	clock := newSimClock()
 	l, err := New(NewMemStore(), limits, &Options{Now: clock.Now, FlushInterval: time.Hour})
@@ -289,7 +289,7 @@ func BenchmarkHot(b *testing.B) {
 	for _, denied := range []bool{false, true} {
 		for _, goroutines := range []int{1, 2, 4, 16} {
 			b.Run(fmt.Sprintf("denied=%v/%d", denied, goroutines), func(b *testing.B) {
-				limits, err := NewLimits(Names{1: {Label: "hot"}}, map[Name]Limit{1: PerMinute(1).WithBurst(50_000_000)}, nil)
+				limits, err := NewLimits(Names{1: {Label: "hot", Limit: PerMinute(1).WithBurst(50_000_000)}})
 				require.NoError(b, err)
 				l, err := New(NewMemStore(), limits, &Options{FlushInterval: time.Hour})
 				require.NoError(b, err)

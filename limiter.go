@@ -32,7 +32,7 @@ type Limiter struct {
 	limits    atomic.Pointer[Limits] // the newest
 	plansMu   sync.Mutex             // guards base and plans; taken after all of the above
 	base      *Limits                // of Open or SetLimits
-	plans     map[Key]plan           // that SetOverrides put in force, if KeepOverrides is set
+	plans     map[Key]Override       // that SetOverrides put in force, if KeepOverrides is set
 	given     givenRules             // for limits that requests bring
 	lines     lines                  // of callers that wait for the next period
 
@@ -84,7 +84,7 @@ type Decider interface {
 type Operator interface {
 	Decider
 	SetLimits(limits *Limits) error
-	SetOverrides(id OverrideID, limits map[Name]Limit) error
+	SetOverrides(overrides ...Override) error
 	Declare(names Names) error
 	Durability() Durability
 	Buckets(name Name) iter.Seq2[Bucket, error]

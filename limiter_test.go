@@ -124,7 +124,7 @@ func requireClosed(t testing.TB, l *Limiter) {
 			"Hold":         func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
 			"Bucket":       func() error { _, err := l.Bucket(key); return err },
 			"SetLimits":    func() error { return l.SetLimits(l.limits.Load()) },
-			"SetOverrides": func() error { return l.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: Blocked}) },
+			"SetOverrides": func() error { return l.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}) },
 			"Flush":        l.Flush,
 		}
 		for name, call := range calls {
@@ -208,7 +208,7 @@ func testEvictOne(t *testing.T) {
 	})
 	t.Run("the disk does not answer SpendEach", func(t *testing.T) {
 		inBubble(t, ten, Options{MaxResident: 1, CommitTimeout: 5 * time.Second}, func(t *testing.T, r *rig) {
-			require.NoError(t, r.SetOverrides(idOf("blocked"), map[Name]Limit{flushed: Blocked}))
+			require.NoError(t, r.SetOverrides(Override{Key: flushed.Key("blocked"), Limit: Blocked}))
 			r.take(flushed.Key("a"), 1)
 			r.disk.shut()
 			reqs := make([]Request, 100)
@@ -299,7 +299,7 @@ func TestSetLimitsWhileASaveHangs(t *testing.T) {
 		}
 	}
 	block := func(r *rig, key Key) func() error {
-		return func() error { return r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{key.Name: Blocked}) }
+		return func() error { return r.SetOverrides(Override{Key: key.Name.Key(key.ID), Limit: Blocked}) }
 	}
 	inBubbleNamed(t, "in a save", func(t *testing.T, r *rig) {
 		key := synced.Key("a")

@@ -13,32 +13,12 @@ import (
 	"github.com/stint-go/stint/internal/spell"
 )
 
-// Override is a limit that holds for some ids instead of the default.
+// Override is a limit of one id, in place of the default of its Name. A plan is
+// a list of them, one for each Name that it changes.
 type Override struct {
-	IDs   []OverrideID
-	Limit Limit
-}
-
-// OverrideID is an id of an Override, with a comment: why, or until when.
-type OverrideID struct{ ID, Comment string }
-
-// Group is a list of ids that have several limits in common, such as those of a
-// plan.
-type Group struct {
-	IDs    []OverrideID
-	Limits map[Name]Limit
-}
-
-// Groups returns the overrides of the groups, as NewLimits takes them: an id may
-// be in several groups if these have no Name in common.
-func Groups(groups ...Group) map[Name][]Override {
-	overrides := make(map[Name][]Override)
-	for _, g := range groups {
-		for name, l := range g.Limits {
-			overrides[name] = append(overrides[name], Override{g.IDs, l})
-		}
-	}
-	return overrides
+	Key     Key    // the id, or the leading part of it that NameSpec.Override declares
+	Limit   Limit  // the zero Limit removes an override
+	Comment string // why, or until when
 }
 
 // Limits are the limits of a program, a default for each Name and overrides.
@@ -74,16 +54,13 @@ const (
 	blocked
 )
 
-// NewLimits returns the limits with these defaults and overrides, or a
-// ConfigError for each mistake, joined.
+// NewLimits returns the limits with these overrides, or a ConfigError for each
+// mistake, joined. Ids are in any spelling of their format.
 //
-// The default of a Name is the one in defaults or, if it is not there, the
-// Limit of its NameSpec. Unlimited in either means no limit. A Name with
-// neither is a mistake, unless it has overrides: then its other ids are not
-// limited.
-func NewLimits(
-	names Names, defaults map[Name]Limit, overrides map[Name][]Override,
-) (*Limits, error) {
+// The default of a Name is the Limit of its NameSpec, or none if that is
+// Unlimited. A Name without a Limit is a mistake, unless it has overrides: then
+// its other ids are not limited.
+func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	book := newRulebook()
 	declared := make(Names, len(names)) // not nil: WithNames adds to a clone of it
 	maps.Copy(declared, names)
@@ -98,25 +75,21 @@ func NewLimits(
 			b.mistaken(Name(name), nil, "%s", text)
 		}
 	}
+	lists := make(map[Name][]*Override)
+	for i := range overrides {
+		o := &overrides[i]
+		lists[o.Key.Name] = append(lists[o.Key.Name], o)
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
-		l, given := defaults[name]
-		if !given {
-			l = cmp.Or(spec.Limit, Unlimited)
-		}
 		isFloor := ls.member(name).role == floorRole // without a limit it promises nothing
-		if !given && spec.Limit == (Limit{}) && len(overrides[name]) == 0 && !isFloor {
+		if spec.Limit == (Limit{}) && lists[name] == nil && !isFloor {
 			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
 		}
-		b.declare(name, spec, l)
+		b.declare(name, spec, cmp.Or(spec.Limit, Unlimited))
 	}
-	for _, name := range slices.Sorted(maps.Keys(defaults)) {
-		if !ls.declares(name) {
-			b.wrong(name, fmt.Errorf("%w %d has a default", ErrUnknownName, name))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(overrides)) {
-		b.override(name, overrides[name])
+	for _, name := range slices.Sorted(maps.Keys(lists)) {
+		b.override(name, lists[name])
 	}
 	b.checkShares()
 	if b.errs != nil {
@@ -155,90 +128,73 @@ func (ls *Limits) WithNames(names Names) (*Limits, error) {
 	return &with, nil
 }
 
-// With returns the limits with other overrides of one id, such as another plan.
-// limits has the new override of the id for each Name, and the zero Limit
-// removes an override. The overrides of other Names stay. The error is a
-// ConfigError for each mistake, joined.
+// With returns the limits with other overrides, such as another plan of an id.
+// An override with the zero Limit removes the one of its Key. All others stay.
+// The error is a ConfigError for each mistake, joined. With checks the limits
+// that come of it, and nothing in between: tokens can move from one floor to
+// another even if the total is promised to the last token.
 //
 // With takes microseconds, however many ids there are, because both Limits share
 // what they have in common. A limit that is new to them takes 250 bytes. When a
 // thousand such limits have come, and no more than half of all are still in use,
 // one call looks at all overrides and drops the others. There are at most 2²⁷
 // different limits.
-func (ls *Limits) With(id OverrideID, limits map[Name]Limit) (*Limits, error) {
-	return ls.tidied().with(Group{[]OverrideID{id}, limits})
+func (ls *Limits) With(overrides ...Override) (*Limits, error) {
+	other, _, err := ls.tidied().with(overrides)
+	return other, err
 }
 
-// WithAll is With for the ids of all groups at once. It checks the limits that
-// come of it, and nothing in between: tokens can move from one floor to another
-// even if the total is promised to the last token. An id may be in several
-// groups if these have no Name in common.
-func (ls *Limits) WithAll(groups ...Group) (*Limits, error) { return ls.tidied().with(groups...) }
-
-// replacement is a new override of an id. The zero Limit means that it removes
-// one.
-type replacement struct {
-	name      Name
-	id        OverrideID // as it was given
-	canonical string
-	limit     Limit
-}
-
-// with is WithAll, with the same rulebook.
-func (ls *Limits) with(groups ...Group) (*Limits, error) {
+// with is With, with the same rulebook. It also returns the overrides with
+// canonical ids.
+func (ls *Limits) with(overrides []Override) (*Limits, []Override, error) {
 	other := *ls
 	other.overrides = slices.Clone(ls.overrides)
 	b := limitsBuilder{ls: &other}
-	changes := b.replacements(groups)
+	changes := b.canonical(overrides)
 	for _, c := range changes {
-		o := &other.overrides[ls.index(c.name)]
-		if o.comments = o.comments.Without(c.canonical); c.id.Comment != "" {
-			o.comments = o.comments.With(c.canonical, c.id.Comment)
+		o := &other.overrides[ls.index(c.Key.Name)]
+		if o.comments = o.comments.Without(c.Key.ID); c.Comment != "" {
+			o.comments = o.comments.With(c.Key.ID, c.Comment)
 		}
-		if c.limit != (Limit{}) {
-			o.rules = o.rules.With(c.canonical, b.rule(c.name, "", nil, c.limit))
+		if c.Limit != (Limit{}) {
+			o.rules = o.rules.With(c.Key.ID, b.rule(c.Key.Name, &c.Key, c.Limit))
 		} else {
-			o.rules, o.comments = o.rules.Without(c.canonical), o.comments.Without(c.canonical)
+			o.rules, o.comments = o.rules.Without(c.Key.ID), o.comments.Without(c.Key.ID)
 		}
 	}
 	b.recheckShares(ls, changes)
 	if b.errs != nil {
-		return nil, errors.Join(b.errs...)
+		return nil, nil, errors.Join(b.errs...)
 	}
-	return &other, nil
+	return &other, changes, nil
 }
 
-// replacements returns what groups replace, in order of the Names and ids, so
-// that the same groups in another order have the same mistakes.
-func (b *limitsBuilder) replacements(groups []Group) []replacement {
-	var all []replacement
-	for _, g := range groups {
-		for name, l := range g.Limits {
-			for _, id := range g.IDs {
-				all = append(all, replacement{name: name, id: id, limit: l})
-			}
-		}
-	}
-	slices.SortFunc(all, func(x, y replacement) int {
-		return cmp.Or(cmp.Compare(x.name, y.name), cmp.Compare(x.id.ID, y.id.ID))
-	})
+// canonical returns the overrides with canonical ids, in order of the Names and
+// ids, so that the same overrides in another order have the same mistakes.
+func (b *limitsBuilder) canonical(overrides []Override) []Override {
+	all := slices.Clone(overrides)
+	slices.SortFunc(all, func(x, y Override) int { return x.Key.compare(y.Key) })
 	seen := make(map[Key]bool, len(all))
 	good := all[:0]
-	for _, c := range all {
+	for _, o := range all {
+		given := o.Key
 		var err error
-		c.canonical, err = b.ls.names.CanonicalOverride(c.name, c.id.ID)
-		if key := c.name.Key(c.canonical); err == nil && seen[key] {
-			err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(c.id.ID), spell.Quote(c.canonical))
-		} else {
-			seen[key] = true
+		o.Key.ID, err = b.ls.names.CanonicalOverride(given.Name, given.ID)
+		if err == nil && seen[o.Key] {
+			err = overriddenTwice(given, o.Key)
 		}
 		if err != nil {
-			b.wrong(c.name, err)
+			b.wrong(given.Name, err)
 			continue
 		}
-		good = append(good, c)
+		seen[o.Key] = true
+		good = append(good, o)
 	}
 	return good
+}
+
+func overriddenTwice(given, canonical Key) error {
+	return fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(canonical.ID))
 }
 
 type limitsBuilder struct {
@@ -258,32 +214,28 @@ func (b *limitsBuilder) declare(name Name, spec NameSpec, l Limit) {
 	if spec.Override != nil {
 		s.leading = parts(spec.Override)
 	}
-	s.rule = b.rule(name, "", nil, l)
+	s.rule = b.rule(name, nil, l)
 }
 
-func (b *limitsBuilder) override(name Name, given []Override) {
+// override enters the overrides of one Name.
+func (b *limitsBuilder) override(name Name, list []*Override) {
 	if !b.ls.declares(name) {
 		b.wrong(name, fmt.Errorf("%w %d has an override", ErrUnknownName, name))
 		return
 	}
 	var rules idmap.Builder[uint32]
 	var comments idmap.Builder[string]
-	for i, o := range given {
-		rule := b.rule(name, fmt.Sprintf("override %d: ", i+1), o.IDs, o.Limit)
-		if len(o.IDs) == 0 {
-			b.wrong(name, fmt.Errorf("override %d: it has no ids", i+1))
+	for _, o := range list {
+		b.checkListed(*o)
+		rule := b.rule(name, &o.Key, o.Limit)
+		id, err := b.ls.names.CanonicalOverride(name, o.Key.ID)
+		if err == nil && !rules.Put(id, rule) {
+			err = overriddenTwice(o.Key, name.Key(id))
 		}
-		for _, given := range o.IDs {
-			b.checkListed(name, given, o.Limit)
-			id, err := b.ls.names.CanonicalOverride(name, given.ID)
-			if err == nil && !rules.Put(id, rule) {
-				err = fmt.Errorf("id %s is overridden already, as %s", spell.Quote(given.ID), spell.Quote(id))
-			}
-			if err != nil {
-				b.wrong(name, err)
-			} else if given.Comment != "" {
-				comments.Put(id, given.Comment)
-			}
+		if err != nil {
+			b.wrong(name, err)
+		} else if o.Comment != "" {
+			comments.Put(id, o.Comment)
 		}
 	}
 	b.ls.overrides[b.ls.index(name)] = overrides{rules.Map(), comments.Map()}
@@ -293,24 +245,31 @@ func (b *limitsBuilder) wrong(name Name, err error) {
 	b.errs = append(b.errs, &ConfigError{Label: b.ls.label(name), Err: err})
 }
 
-// rule returns the index of the limit in the rules, or reports its mistakes. ids
-// are those of an override.
-func (b *limitsBuilder) rule(name Name, of string, ids []OverrideID, l Limit) (index uint32) {
+// rule returns the index of the limit in the rules, or reports its mistakes: of
+// the override of a key, or of the default if there is none.
+func (b *limitsBuilder) rule(name Name, override *Key, l Limit) (index uint32) {
 	mistakes := l.mistakes()
-	if l.FollowsCalendar() && b.ls.member(name).role != plainRole {
-		b.mistaken(name, ids, "%s%v follows the calendar: a total, its shares and its floors are rates", of, l)
-		return 0
-	}
-	for _, m := range mistakes {
-		b.wrong(name, fmt.Errorf("%s%w", of, m))
-	}
-	if mistakes == nil {
+	onCalendar := l.FollowsCalendar() && b.ls.member(name).role != plainRole
+	if mistakes == nil && !onCalendar {
 		var err error
 		if index, b.ls.rules, err = b.ls.book.number(l); err != nil {
 			b.wrong(name, err)
 		}
+		return index
 	}
-	return index
+	prefix := ""
+	if override != nil {
+		prefix = fmt.Sprintf("override of %s: ", spell.Quote(override.ID))
+	}
+	if onCalendar {
+		b.mistaken(name, override, "%s%v follows the calendar: a total, its shares and its floors are rates",
+			prefix, l)
+		return 0
+	}
+	for _, m := range mistakes {
+		b.wrong(name, fmt.Errorf("%s%w", prefix, m))
+	}
+	return 0
 }
 
 // For returns the limit of a bucket: its override, or else the default. It
@@ -343,11 +302,10 @@ func (ls *Limits) Spec(name Name) (NameSpec, bool) {
 // Names returns a copy of the declared Names.
 func (ls *Limits) Names() Names { return maps.Clone(ls.names) }
 
-// Overrides returns the ids that have an override, in their canonical spelling
-// and sorted, with the limit of each. It sorts at each call: a million ids take
-// a second.
-func (ls *Limits) Overrides(name Name) iter.Seq2[OverrideID, Limit] {
-	return func(yield func(OverrideID, Limit) bool) {
+// Overrides returns the overrides of a Name, with ids in their canonical
+// spelling and sorted. It sorts at each call: a million ids take a second.
+func (ls *Limits) Overrides(name Name) iter.Seq[Override] {
+	return func(yield func(Override) bool) {
 		if !ls.declares(name) {
 			return
 		}
@@ -355,7 +313,7 @@ func (ls *Limits) Overrides(name Name) iter.Seq2[OverrideID, Limit] {
 		for _, id := range slices.Sorted(o.rules.IDs()) {
 			rule, _ := o.rules.Get(id)
 			comment, _ := o.comments.Get(id)
-			if !yield(OverrideID{id, comment}, cmp.Or(ls.rules[rule].limit, Unlimited)) {
+			if !yield(Override{name.Key(id), cmp.Or(ls.rules[rule].limit, Unlimited), comment}) {
 				return
 			}
 		}

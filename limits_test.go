@@ -139,17 +139,15 @@ var resolveNames = Names{
 }
 
 func makeLimits(t testing.TB) *Limits {
-	ls, err := NewLimits(resolveNames,
-		map[Name]Limit{1: PerSecond(10), 2: PerMinute(2), 3: PerHour(3), 6: PerSecond(10)},
-		map[Name][]Override{
-			1: {
-				{IDs: []OverrideID{{ID: "10.0.0.9"}}, Limit: Unlimited},
-				{IDs: []OverrideID{{ID: "10.0.0.3"}, {"::ffff:10.0.0.2", "mapped"}}, Limit: PerSecond(20)},
-			},
-			2: {{IDs: []OverrideID{{ID: "1234"}}, Limit: PerMinute(20)}},
-			5: {{IDs: []OverrideID{{"some\"one", "a, b"}}, Limit: PerDay(5).WithBurst(7)}},
-			6: {{IDs: []OverrideID{{ID: "1:A.example"}}, Limit: PerSecond(20)}},
-		})
+	defaults := map[Name]Limit{1: PerSecond(10), 2: PerMinute(2), 3: PerHour(3), 6: PerSecond(10)}
+	ls, err := NewLimits(resolveNames.WithLimits(defaults),
+		Override{Key: Name(1).Key("10.0.0.9"), Limit: Unlimited},
+		Override{Key: Name(1).Key("10.0.0.3"), Limit: PerSecond(20)},
+		Override{Key: Name(1).Key("::ffff:10.0.0.2"), Limit: PerSecond(20), Comment: "mapped"},
+		Override{Key: Name(2).Key("1234"), Limit: PerMinute(20)},
+		Override{Key: Name(5).Key("some\"one"), Limit: PerDay(5).WithBurst(7), Comment: "a, b"},
+		Override{Key: Name(6).Key("1:A.example"), Limit: PerSecond(20)},
+	)
 	require.NoError(t, err)
 	return ls
 }
@@ -219,13 +217,13 @@ func TestResolve(t *testing.T) {
 func TestLimitsCopied(t *testing.T) {
 	names := Names{1: resolveNames[1]}
 	defaults := map[Name]Limit{1: PerSecond(1)}
-	ids := []OverrideID{{ID: "10.0.0.2"}}
-	ls, err := NewLimits(names, defaults, map[Name][]Override{1: {{ids, PerSecond(2)}}})
+	overrides := []Override{{Key: Name(1).Key("10.0.0.2"), Limit: PerSecond(2)}}
+	ls, err := NewLimits(names.WithLimits(defaults), overrides...)
 	require.NoError(t, err)
 
 	delete(names, 1)
 	defaults[1] = PerSecond(9)
-	ids[0].ID = "10.0.0.3"
+	overrides[0].Key.ID = "10.0.0.3"
 	copied := ls.Names()
 	require.Equal(t, "PerIP", copied[1].Label)
 	delete(copied, 1)
@@ -242,7 +240,7 @@ func TestLimitsCopied(t *testing.T) {
 }
 
 func TestLimitsOfNothing(t *testing.T) {
-	made, err := NewLimits(nil, nil, nil)
+	made, err := NewLimits(nil)
 	require.NoError(t, err)
 	for _, ls := range []*Limits{made, new(Limits)} {
 		_, err = ls.resolve(Key{1, "x"})
@@ -251,7 +249,7 @@ func TestLimitsOfNothing(t *testing.T) {
 		require.False(t, ok)
 		_, ok = ls.Default(Unknown)
 		require.False(t, ok)
-		_, err = ls.With(OverrideID{ID: "x"}, map[Name]Limit{1: PerHour(1)})
+		_, err = ls.With(Override{Key: Name(1).Key("x"), Limit: PerHour(1)})
 		require.ErrorIs(t, err, ErrUnknownName)
 	}
 }
@@ -260,19 +258,17 @@ func TestNewLimitsMistakes(t *testing.T) {
 	names := maps.Clone(resolveNames)
 	names[5], names[8] = NameSpec{Label: "Forgotten"}, NameSpec{Label: "PerIP", Limit: Unlimited}
 	names[9] = NameSpec{Label: "Mixed", ID: Tuple(IPAddress, word), Override: IPAddress}
-	ls, err := NewLimits(names,
-		map[Name]Limit{1: {Count: 1, Period: time.Second}, 6: PerSecond(1), 7: PerSecond(1)},
-		map[Name][]Override{
-			1: {
-				{IDs: []OverrideID{{ID: "10.0.0.2"}}, Limit: PerSecond(1)},
-				{IDs: []OverrideID{{ID: "10.0.0.2"}, {ID: "::ffff:10.0.0.2"}, {ID: "x"}}, Limit: PerSecond(0)},
-				{Limit: PerSecond(1)},
-			},
-			2:  {{IDs: []OverrideID{{ID: "1234:example.com"}}, Limit: PerSecond(1)}},
-			3:  {{IDs: []OverrideID{{ID: "*"}}, Limit: PerSecond(1)}},
-			9:  {{IDs: []OverrideID{{ID: "2001:db8::1"}}, Limit: PerSecond(1)}},
-			10: {{IDs: []OverrideID{{ID: "x"}}, Limit: PerSecond(1)}},
-		})
+	wrong := map[Name]Limit{1: {Count: 1, Period: time.Second}, 6: PerSecond(1)}
+	ls, err := NewLimits(names.WithLimits(wrong),
+		Override{Key: Name(1).Key("10.0.0.2"), Limit: PerSecond(1)},
+		Override{Key: Name(1).Key("::ffff:10.0.0.2"), Limit: PerSecond(0)},
+		Override{Key: Name(1).Key("10.0.0.2"), Limit: PerSecond(1)},
+		Override{Key: Name(1).Key("x"), Limit: PerSecond(1)},
+		Override{Key: Name(2).Key("1234:example.com"), Limit: PerSecond(1)},
+		Override{Key: Name(3).Key("*"), Limit: PerSecond(1)},
+		Override{Key: Name(9).Key("2001:db8::1"), Limit: PerSecond(1)},
+		Override{Key: Name(10).Key("x"), Limit: PerSecond(1)},
+	)
 	require.Nil(t, ls)
 	require.ErrorIs(t, err, ErrUnknownName)
 	require.ErrorIs(t, err, ErrInvalidID)
@@ -280,13 +276,11 @@ func TestNewLimitsMistakes(t *testing.T) {
 		`stint: PerIP: Names 1 and 8 have the same label`,
 		`stint: PerIP: burst is 0, want at least 1`,
 		`stint: Forgotten: it has no limit: give its NameSpec a Limit, or stint.Unlimited`,
-		`stint: unknown name 7 has a default`,
-		`stint: PerIP: override 2: burst is 0, want at least 1`,
-		`stint: PerIP: override 2: count is 0, want at least 1`,
-		`stint: PerIP: id "10.0.0.2" is overridden already, as "10.0.0.2"`,
+		`stint: PerIP: override of "::ffff:10.0.0.2": burst is 0, want at least 1`,
+		`stint: PerIP: override of "::ffff:10.0.0.2": count is 0, want at least 1`,
 		`stint: PerIP: id "::ffff:10.0.0.2" is overridden already, as "10.0.0.2"`,
+		`stint: PerIP: id "10.0.0.2" is overridden already, as "10.0.0.2"`,
 		`stint: PerIP: invalid id "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1`,
-		`stint: PerIP: override 3: it has no ids`,
 		`stint: PerAccountAndHost: invalid id "1234:example.com": not of format number: want a number`,
 		`stint: Everyone: invalid id "*": not of format shared: there is one bucket for everyone, and its id is empty`,
 		`stint: Mixed: invalid id "2001:db8::1": not of format ipAddress: want 1 parts, not 4`,
@@ -301,8 +295,8 @@ func TestOverrides(t *testing.T) {
 	ls := makeLimits(t)
 	var got []string
 	for name := range Name(8) {
-		for id, limit := range ls.Overrides(name) {
-			got = append(got, strings.Join([]string{ls.label(name), id.ID, limit.String(), id.Comment}, " "))
+		for o := range ls.Overrides(name) {
+			got = append(got, strings.Join([]string{ls.label(name), o.Key.ID, o.Limit.String(), o.Comment}, " "))
 		}
 	}
 	require.Equal(t, []string{
@@ -315,14 +309,14 @@ func TestOverrides(t *testing.T) {
 	}, got)
 }
 
-// TestLimitOfNameSpec takes a limit from the defaults or, if it is not there,
-// from the NameSpec.
+// TestLimitOfNameSpec takes a limit from WithLimits or, if it is not there, from
+// the NameSpec.
 func TestLimitOfNameSpec(t *testing.T) {
 	names := Names{1: {Label: "A", Limit: PerSecond(1)}, 2: {Label: "B", Limit: Unlimited}, 3: {Label: "C"}}
-	some := map[Name][]Override{3: {{IDs: []OverrideID{{ID: "x"}}, Limit: PerHour(3)}}}
+	some := []Override{{Key: Name(3).Key("x"), Limit: PerHour(3)}}
 	for _, tc := range []struct {
 		defaults  map[Name]Limit
-		overrides map[Name][]Override
+		overrides []Override
 		want      [4]Limit // by Name; zero is unlimited
 		err       string
 	}{
@@ -332,10 +326,8 @@ func TestLimitOfNameSpec(t *testing.T) {
 		{map[Name]Limit{1: Unlimited, 3: Unlimited}, nil, [4]Limit{}, ""},
 		{map[Name]Limit{1: PerSecond(5), 3: PerSecond(3)}, some, [4]Limit{1: PerSecond(5), 3: PerSecond(3)}, ""},
 		{nil, nil, [4]Limit{}, "stint: C: it has no limit: give its NameSpec a Limit, or stint.Unlimited"},
-		{map[Name]Limit{3: {}}, nil, [4]Limit{}, "stint: C: burst is 0, want at least 1\n" +
-			"stint: C: count is 0, want at least 1\nstint: C: period is 0s, want more than 0"},
 	} {
-		ls, err := NewLimits(names, tc.defaults, tc.overrides)
+		ls, err := NewLimits(names.WithLimits(tc.defaults), tc.overrides...)
 		if tc.err != "" {
 			require.EqualError(t, err, tc.err)
 			continue
@@ -348,7 +340,7 @@ func TestLimitOfNameSpec(t *testing.T) {
 		}
 	}
 	names[1] = NameSpec{Label: "A", Limit: PerSecond(0)}
-	_, err := NewLimits(names, map[Name]Limit{3: Unlimited}, nil)
+	_, err := NewLimits(names.WithLimits(map[Name]Limit{3: Unlimited}))
 	require.EqualError(t, err, "stint: A: burst is 0, want at least 1\nstint: A: count is 0, want at least 1")
 }
 
@@ -369,7 +361,7 @@ func TestWithNames(t *testing.T) {
 	_, ok = ls.Spec(700)
 	require.False(t, ok)
 
-	none, err := NewLimits(nil, nil, nil)
+	none, err := NewLimits(nil)
 	require.NoError(t, err)
 	with, err = none.WithNames(Names{700: {Label: "New"}})
 	require.NoError(t, err)

@@ -143,7 +143,7 @@ var testNames = Names{
 
 func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
 	t.Helper()
-	ls, err := NewLimits(names, defaults, nil)
+	ls, err := NewLimits(names.WithLimits(defaults))
 	require.NoError(t, err)
 	return ls
 }

@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,8 +19,6 @@ import (
 
 // planDefaults are the limits of ids without a plan.
 var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
-
-func idOf(id string) OverrideID { return OverrideID{ID: id} }
 
 // TestBlocked holds every call to Blocked, for a bucket in memory and for one
 // that is only in the store.
@@ -38,7 +37,7 @@ func TestBlocked(t *testing.T) {
 				require.NoError(t, saved.Save([]Change{{key, spent}}))
 				r = rigOn(t, saved, testLimits(t), Options{})
 			}
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Blocked}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
 			denied := Decision{
 				Key: key, Limit: Blocked, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64,
 			}
@@ -73,18 +72,17 @@ func TestBlocked(t *testing.T) {
 			require.Zero(t, r.bucket(key).Remaining)
 			require.NoError(t, r.Flush())
 
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {}}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a")}))
 			require.EqualValues(t, 2, r.left(key), "the bucket is as it was")
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: Blocked}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
 			require.NoError(t, r.Reset(key))
 			require.Equal(t, denied, r.check(key, 0))
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {}}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a")}))
 			require.EqualValues(t, 5, r.left(key), "Reset made it full")
 		})
 	}
 	t.Run("all but a few", func(t *testing.T) {
-		limits, err := NewLimits(Names{1: {Label: "Few", Limit: Blocked}}, nil,
-			map[Name][]Override{1: {{IDs: []OverrideID{{ID: "a"}}, Limit: PerSecond(1)}}})
+		limits, err := NewLimits(Names{1: {Label: "Few", Limit: Blocked}}, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
 		require.NoError(t, err)
 		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
 		require.True(t, r.Allow(Name(1).Key("a")))
@@ -104,14 +102,14 @@ func TestWith(t *testing.T) {
 	ls := makeLimits(t)
 	all := func(ls *Limits, name Name) map[string]Limit {
 		got := map[string]Limit{}
-		for id, l := range ls.Overrides(name) {
-			got[id.ID+" "+id.Comment] = l
+		for o := range ls.Overrides(name) {
+			got[o.Key.ID+" "+o.Comment] = o.Limit
 		}
 		require.Len(t, got, ls.CountOverrides(name))
 		return got
 	}
 	before := all(ls, 1)
-	other, err := ls.With(OverrideID{"::ffff:10.0.0.7", "why"}, map[Name]Limit{1: PerDay(7)})
+	other, err := ls.With(Override{Key: Name(1).Key("::ffff:10.0.0.7"), Limit: PerDay(7), Comment: "why"})
 	require.NoError(t, err)
 	require.Equal(t, before, all(ls, 1), "the old Limits are as they were")
 	want := maps.Clone(before)
@@ -120,20 +118,23 @@ func TestWith(t *testing.T) {
 	got, ok := other.For(Name(1).Key("10.0.0.7"))
 	require.True(t, ok)
 	require.Equal(t, PerDay(7), got)
-	again, err := other.With(idOf("10.0.0.7"), map[Name]Limit{1: {}})
+	again, err := other.With(Override{Key: Name(1).Key("10.0.0.7")})
 	require.NoError(t, err)
 	require.Equal(t, before, all(again, 1))
 	rules := len(again.rules)
-	again, err = again.With(idOf("10.0.0.7"), map[Name]Limit{1: PerDay(7)})
+	again, err = again.With(Override{Key: Name(1).Key("10.0.0.7"), Limit: PerDay(7)})
 	require.NoError(t, err)
 	require.Len(t, again.rules, rules, "equal limits share one rule")
 
-	_, err = ls.With(idOf("x"), map[Name]Limit{1: PerDay(1), 65535: PerDay(1)})
+	_, err = ls.With(
+		Override{Key: Name(1).Key("x"), Limit: PerDay(1)},
+		Override{Key: Name(65535).Key("x"), Limit: PerDay(1)},
+	)
 	require.ErrorIs(t, err, ErrInvalidID)
 	require.ErrorIs(t, err, ErrUnknownName)
-	_, err = ls.With(idOf("10.0.0.7"), map[Name]Limit{1: PerDay(0)})
-	require.EqualError(t, err, "stint: PerIP: burst is 0, want at least 1\n"+
-		"stint: PerIP: count is 0, want at least 1")
+	_, err = ls.With(Override{Key: Name(1).Key("10.0.0.7"), Limit: PerDay(0)})
+	require.EqualError(t, err, `stint: PerIP: override of "10.0.0.7": burst is 0, want at least 1`+"\n"+
+		`stint: PerIP: override of "10.0.0.7": count is 0, want at least 1`)
 	require.Zero(t, ls.CountOverrides(65535))
 	require.Empty(t, all(ls, 65535))
 }
@@ -148,7 +149,7 @@ func TestSetOverrides(t *testing.T) {
 		for _, id := range []string{"a:x", "a:y", "ab:x", "b:a"} {
 			r.spend(Name(1).Key(id), 1)
 		}
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{1: Blocked}))
+		require.NoError(t, r.SetOverrides(Override{Key: Name(1).Key("a"), Limit: Blocked}))
 		for id, allowed := range map[string]bool{
 			"a:x": false, "a:y": false, "a:z": false, "ab:x": true, "b:a": true,
 		} {
@@ -163,7 +164,7 @@ func TestSetOverrides(t *testing.T) {
 			id := strconv.Itoa(g % 2)
 			wg.Go(func() {
 				for i := range 200 {
-					_ = r.SetOverrides(idOf(id), map[Name]Limit{perID: PerHour(1000 + int64(i%7))})
+					_ = r.SetOverrides(Override{Key: perID.Key(id), Limit: PerHour(1000 + int64(i%7))})
 					if _, limited := old.For(perID.Key(id)); !limited {
 						t.Error("not limited")
 					}
@@ -190,7 +191,7 @@ func TestRulebook(t *testing.T) {
 	t.Run("SetOverrides", func(t *testing.T) {
 		r := newRig(t)
 		kept, still := perID.Key("kept"), perID.Key("still")
-		require.NoError(t, r.SetOverrides(OverrideID{ID: "kept", Comment: "why"}, map[Name]Limit{perID: limit(0)}))
+		require.NoError(t, r.SetOverrides(Override{Key: perID.Key("kept"), Limit: limit(0), Comment: "why"}))
 		r.take(kept, 3)
 		r.take(still, 2)
 		r.hold(off.Key("x"), time.Hour)
@@ -198,7 +199,7 @@ func TestRulebook(t *testing.T) {
 		for n := range 5 * minTidy {
 			book := r.Limits().book
 			key := perID.Key(fmt.Sprint(n % 10))
-			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit(1 + n)}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit(1 + n)}))
 			if n < 20 {
 				r.take(key, 1)
 			}
@@ -215,10 +216,10 @@ func TestRulebook(t *testing.T) {
 		require.Equal(t, 5, tidied)
 		require.Less(t, len(r.Limits().rules), 2*minTidy)
 		require.EqualValues(t, 22, r.Stats().Limits[perID].Allowed)
-		for id, l := range r.Limits().Overrides(perID) {
-			if id.ID == "kept" {
-				require.Equal(t, "why", id.Comment)
-				require.Equal(t, limit(0), l)
+		for o := range r.Limits().Overrides(perID) {
+			if o.Key.ID == "kept" {
+				require.Equal(t, "why", o.Comment)
+				require.Equal(t, limit(0), o.Limit)
 			}
 		}
 	})
@@ -227,7 +228,10 @@ func TestRulebook(t *testing.T) {
 		ls := first
 		for n := range 5 * minTidy {
 			var err error
-			ls, err = ls.With(OverrideID{ID: fmt.Sprint(n % 10)}, map[Name]Limit{perID: limit(n), off: Blocked})
+			ls, err = ls.With(
+				Override{Key: perID.Key(fmt.Sprint(n % 10)), Limit: limit(n)},
+				Override{Key: off.Key(fmt.Sprint(n % 10)), Limit: Blocked},
+			)
 			require.NoError(t, err)
 		}
 		require.Less(t, len(ls.rules), minTidy+20)
@@ -243,10 +247,10 @@ func TestRulebook(t *testing.T) {
 	t.Run("as many as there can be", func(t *testing.T) {
 		ls := testLimits(t)
 		ls.book.most = len(ls.rules)
-		_, err := ls.With(OverrideID{ID: "a"}, map[Name]Limit{perID: limit(1)})
+		_, err := ls.With(Override{Key: perID.Key("a"), Limit: limit(1)})
 		require.ErrorAs(t, err, new(*ConfigError))
 		require.ErrorContains(t, err, "different limits")
-		_, err = ls.With(OverrideID{ID: "a"}, map[Name]Limit{perID: PerMinute(5)})
+		_, err = ls.With(Override{Key: perID.Key("a"), Limit: PerMinute(5)})
 		require.NoError(t, err, "it is one of them")
 	})
 }
@@ -280,7 +284,7 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 						require.NoError(t, r.Flush())
 						r.evictAll()
 					}
-					require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: c.to}))
+					require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: c.to}))
 					require.Equal(t, c.left, r.left(key))
 					_, limits := r.left(key), r.Limits()
 					if level >= Leased {
@@ -303,12 +307,12 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 	t.Run("back and forth", func(t *testing.T) {
 		r := newRig(t)
 		key, rnd := perID.Key("a"), rand.New(rand.NewPCG(1, 2))
-		require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: hours(1000, 1)}))
+		require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: hours(1000, 1)}))
 		used := new(big.Rat) // tokens, exactly
 		limit := hours(1000, 1)
 		for range 2000 {
 			next := hours(1+rnd.Int64N(5000), 1+rnd.Int64N(30))
-			require.NoError(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: next}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: next}))
 			limit = next
 			if most := big.NewRat(limit.Burst, 1); used.Cmp(most) > 0 {
 				used.Set(most)
@@ -352,7 +356,7 @@ func TestSetOverridesWhileASaveHangs(t *testing.T) {
 		r.disk.shut()
 		before := goroutines(t)
 		for n := range 50 {
-			err := r.SetOverrides(idOf("a"), map[Name]Limit{flushed: limit(n + 2)})
+			err := r.SetOverrides(Override{Key: flushed.Key("a"), Limit: limit(n + 2)})
 			require.ErrorIs(t, err, ErrNotDurable)
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
@@ -365,23 +369,24 @@ func TestSetOverridesWhileASaveHangs(t *testing.T) {
 // What was used stays used, even if a bucket leaves memory before SetOverrides
 // puts the limits in force, or if another call changes the limits while it loads.
 func TestSetOverridesLoadsAgain(t *testing.T) {
-	at := func(name Name, period time.Duration) Limit {
-		return Limit{Burst: 100, Count: 100, Period: period, Durability: Durability(name)}
+	at := func(name Name, period time.Duration) Override {
+		l := Limit{Burst: 100, Count: 100, Period: period, Durability: Durability(name)}
+		return Override{Key: name.Key("a"), Limit: l}
 	}
 	const day = 24 * time.Hour
 	for _, c := range []struct {
 		name   string
-		during map[Name]Limit // put in force while the first bucket is loaded
-		want   map[Name]Limit
+		during []Override // put in force while the first bucket is loaded
+		want   []Override
 	}{
-		{"evicted", nil, map[Name]Limit{flushed: at(flushed, 30*day), synced: at(synced, 30*day)}},
-		{"other limits come", map[Name]Limit{synced: at(synced, time.Second)},
-			map[Name]Limit{flushed: at(flushed, 30*day), synced: at(synced, day)}},
+		{"evicted", nil, []Override{at(flushed, 30*day), at(synced, 30*day)}},
+		{"other limits come", []Override{at(synced, time.Second)},
+			[]Override{at(flushed, 30*day), at(synced, day)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newLevels(t, Limit{Burst: 100, Count: 100, Period: day})
-			for name := range c.want {
-				r.take(name.Key("a"), 100)
+			for _, o := range c.want {
+				r.take(o.Key, 100)
 			}
 			require.NoError(t, r.Flush())
 			r.evictAll()
@@ -392,7 +397,7 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 				}
 				if loads++; loads == len(c.want)-len(c.during) { // the last that is loaded at first
 					if c.during != nil {
-						require.NoError(t, r.SetOverrides(idOf("a"), c.during))
+						require.NoError(t, r.SetOverrides(c.during...))
 					}
 					require.NoError(t, r.Flush())
 					r.evictAll()
@@ -400,9 +405,9 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 				}
 				return nil
 			})
-			require.NoError(t, r.SetOverrides(idOf("a"), c.want))
-			for name := range c.want {
-				require.EqualValues(t, 0, r.left(name.Key("a")), "%v", Durability(name))
+			require.NoError(t, r.SetOverrides(c.want...))
+			for _, o := range c.want {
+				require.EqualValues(t, 0, r.left(o.Key), "%v", o.Limit.Durability)
 			}
 		})
 	}
@@ -412,10 +417,10 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 func TestSetOverridesWithoutSpace(t *testing.T) {
 	day, month := Limit{Burst: 100, Count: 100, Period: 24 * time.Hour}, Limit{Burst: 100, Count: 100, Period: 720 * time.Hour}
 	r := rigOn(t, NewMemStore(), levelLimits(t, day), Options{MaxResident: 2})
-	changes := make(map[Name]Limit)
+	var changes []Override
 	for name := range levelNames {
 		r.take(name.Key("a"), 60)
-		changes[name] = month
+		changes = append(changes, Override{Key: name.Key("a"), Limit: month})
 	}
 	require.NoError(t, r.Flush())
 	loads := 0
@@ -427,7 +432,7 @@ func TestSetOverridesWithoutSpace(t *testing.T) {
 		}
 		return nil
 	})
-	require.NoError(t, r.SetOverrides(idOf("a"), changes))
+	require.NoError(t, r.SetOverrides(changes...))
 	for name := range levelNames {
 		require.EqualValues(t, 40, r.left(name.Key("a")), "%v", Durability(name))
 	}
@@ -472,7 +477,7 @@ func TestKeepOverridesDuringSetLimits(t *testing.T) {
 func TestKeepOverrides(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)
 	base := func(overrides ...Override) *Limits {
-		limits, err := NewLimits(testNames, planDefaults, map[Name][]Override{perID: overrides})
+		limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
 		require.NoError(t, err)
 		return limits
 	}
@@ -480,11 +485,14 @@ func TestKeepOverrides(t *testing.T) {
 		l, _ := r.Limits().For(perID.Key(id))
 		return l
 	}
-	inFile := Override{[]OverrideID{{ID: "listed"}, {ID: "left"}, {ID: "moved"}}, team}
+	var inFile []Override
+	for _, id := range []string{"listed", "left", "moved"} {
+		inFile = append(inFile, Override{Key: perID.Key(id), Limit: team})
+	}
 	for _, keep := range []bool{true, false} {
-		r := rigOn(t, NewMemStore(), base(inFile), Options{KeepOverrides: keep})
+		r := rigOn(t, NewMemStore(), base(inFile...), Options{KeepOverrides: keep})
 		set := func(id string, l Limit) {
-			require.NoError(t, r.SetOverrides(OverrideID{id, "why"}, map[Name]Limit{perID: l}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(id), Limit: l, Comment: "why"}))
 		}
 		set("a", pro)
 		set("ended", pro)
@@ -493,7 +501,7 @@ func TestKeepOverrides(t *testing.T) {
 		set("left", Limit{})
 		r.take(perID.Key("a"), 900)
 		for range 2 {
-			require.NoError(t, r.SetLimits(base(inFile)))
+			require.NoError(t, r.SetLimits(base(inFile...)))
 		}
 		if !keep {
 			require.Equal(t, planDefaults[perID], of(r, "a"))
@@ -504,29 +512,28 @@ func TestKeepOverrides(t *testing.T) {
 		require.EqualValues(t, 100, r.left(perID.Key("a")), "its bucket stays")
 		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
 		require.Equal(t, planDefaults[perID], of(r, "ended"))
-		for id := range r.Limits().Overrides(perID) {
-			if id.ID == "a" {
-				require.Equal(t, "why", id.Comment)
+		for o := range r.Limits().Overrides(perID) {
+			if o.Key.ID == "a" {
+				require.Equal(t, "why", o.Comment)
 			}
 		}
 		require.NoError(t, r.SetLimits(base())) // "left" has no override in the file now
 		require.Equal(t, planDefaults[perID], of(r, "left"))
-		require.NoError(t, r.SetLimits(base(inFile)))
+		require.NoError(t, r.SetLimits(base(inFile...)))
 		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
 		require.Len(t, r.plans, 3, "a, left and moved; ended is forgotten")
 		var mistake *ConfigError
-		require.ErrorAs(t, r.SetOverrides(idOf("a"), map[Name]Limit{perID: {Burst: 1}}), &mistake)
+		require.ErrorAs(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Limit{Burst: 1}}), &mistake)
 		require.Equal(t, pro, of(r, "a"))
 	}
 }
 
-func TestGroups(t *testing.T) {
-	pro := map[Name]Limit{perID: PerMinute(50), other: Unlimited}
-	overrides := Groups(
-		Group{[]OverrideID{{"a", "why"}, {ID: "b"}}, pro},
-		Group{[]OverrideID{{ID: "c"}}, map[Name]Limit{perID: Blocked}},
-	)
-	limits, err := NewLimits(testNames, planDefaults, overrides)
+func TestPlans(t *testing.T) {
+	pro := func(id string) []Override {
+		return []Override{{perID.Key(id), PerMinute(50), "why"}, {other.Key(id), Unlimited, ""}}
+	}
+	overrides := append(slices.Concat(pro("a"), pro("b")), Override{Key: perID.Key("c"), Limit: Blocked})
+	limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
 	require.NoError(t, err)
 	for key, want := range map[Key]Limit{
 		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
@@ -536,19 +543,18 @@ func TestGroups(t *testing.T) {
 		got, _ := limits.For(key)
 		require.Equal(t, want, got, key)
 	}
-	twice := Group{[]OverrideID{{ID: "a"}}, pro}
-	_, err = NewLimits(testNames, planDefaults, Groups(twice, twice))
+	_, err = NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
 	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
 }
 
 // millionLimits returns Limits of so many overrides.
 func millionLimits(t testing.TB, n int) *Limits {
-	ids := make([]OverrideID, n)
-	for i := range ids {
-		ids[i].ID = fmt.Sprintf("key_%016x", uint64(i)*0x9E3779B97F4A7C15)
+	overrides := make([]Override, n)
+	for i := range overrides {
+		id := fmt.Sprintf("key_%016x", uint64(i)*0x9E3779B97F4A7C15)
+		overrides[i] = Override{Key: perID.Key(id), Limit: PerMinute(50)}
 	}
-	plan := Group{ids, map[Name]Limit{perID: PerMinute(50)}}
-	limits, err := NewLimits(testNames, planDefaults, Groups(plan))
+	limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
 	require.NoError(t, err)
 	return limits
 }
@@ -567,7 +573,7 @@ func TestOverridesHeap(t *testing.T) {
 	limits := millionLimits(t, n)
 	require.Less(t, (heap()-before)/n, uint64(250))
 	allocs := testing.AllocsPerRun(100, func() {
-		_, _ = limits.With(idOf("key_0"), map[Name]Limit{perID: Blocked})
+		_, _ = limits.With(Override{Key: perID.Key("key_0"), Limit: Blocked})
 	})
 	require.Less(t, allocs, 50.0, "With copies what leads to one id")
 	require.Equal(t, n, limits.CountOverrides(perID))
@@ -599,8 +605,8 @@ func BenchmarkMillionOverrides(b *testing.B) {
 	b.Run("SetOverrides", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			plan := map[Name]Limit{perID: PerMinute(int64(10 + i%3))}
-			require.NoError(b, l.SetOverrides(idOf(ids[i%len(ids)]), plan))
+			plan := Override{Key: perID.Key(ids[i%len(ids)]), Limit: PerMinute(int64(10 + i%3))}
+			require.NoError(b, l.SetOverrides(plan))
 		}
 	})
 }

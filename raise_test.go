@@ -105,11 +105,11 @@ func TestRaise(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, full.Equal(r.Now()), "%v", full)
 			}
-			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
 			raise()
-			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: PerHour(1)}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: PerHour(1)}))
 			r.take(key, 1)
-			require.NoError(t, r.SetOverrides(OverrideID{ID: key.ID}, map[Name]Limit{perID: limit}))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
 			raise()
 		}
 	})
@@ -141,7 +141,7 @@ func TestRaise(t *testing.T) {
 		require.ErrorAs(t, err, new(*ConfigError))
 		limits, err := NewLimits(Names{
 			1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},
-		}, nil, nil)
+		})
 		require.NoError(t, err)
 		l, err := New(NewMemStore(), limits, nil)
 		require.NoError(t, err)

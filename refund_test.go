@@ -42,7 +42,7 @@ func TestRefundSpent(t *testing.T) {
 	}
 	clock := newSimClock()
 	l := PerMinute(1000)
-	limits, err := NewLimits(Names{perID: {Label: "id"}}, map[Name]Limit{perID: l}, nil)
+	limits, err := NewLimits(Names{perID: {Label: "id", Limit: l}})
 	require.NoError(t, err)
 	lim, err := New(NewMemStore(), limits, &Options{Now: clock.Now})
 	require.NoError(t, err)
@@ -139,8 +139,8 @@ func TestSpendUpTo(t *testing.T) {
 	const all, tenant, floor Name = 1, 2, 3
 	limits, err := NewLimits(Names{
 		all: {Label: "all", ID: Shared}, tenant: {Label: "tenant", Parent: all, Floor: floor}, floor: {Label: "floor"},
-	}, map[Name]Limit{all: PerHour(10), tenant: PerHour(8)},
-		map[Name][]Override{floor: {{IDs: []OverrideID{{ID: "acme"}}, Limit: PerHour(3)}}})
+	}.WithLimits(map[Name]Limit{all: PerHour(10), tenant: PerHour(8)}),
+		Override{Key: floor.Key("acme"), Limit: PerHour(3)})
 	require.NoError(t, err)
 	lim, err := New(NewMemStore(), limits, &Options{Now: newSimClock().Now})
 	require.NoError(t, err)

@@ -14,11 +14,13 @@ import (
 func BenchmarkShares(b *testing.B) {
 	plenty := Limit{Burst: 1e9, Count: 1e9, Period: 24 * time.Hour}
 	for _, n := range []int{1, 1000, 100_000} {
-		var ids []OverrideID
-		for i := range n {
-			ids = append(ids, OverrideID{ID: fmt.Sprintf("%024d", i)})
-		}
 		floor := Limit{Burst: 1000, Count: 1, Period: time.Hour}
+		ids, overrides := make([]string, n), []Override{}
+		for i := range n {
+			ids[i] = fmt.Sprintf("%024d", i)
+			overrides = append(overrides, Override{Key: shareFloor.Key(ids[i]), Limit: floor},
+				Override{Key: Name(13).Key(ids[i]), Limit: plenty})
+		}
 		limits, err := NewLimits(Names{
 			shareTotal:  {Label: "Total", ID: Shared, Limit: plenty},
 			shareTenant: {Label: "Tenant", Parent: shareTotal, Floor: shareFloor, Limit: plenty},
@@ -26,13 +28,13 @@ func BenchmarkShares(b *testing.B) {
 			11:          {Label: "PlainTotal", ID: Shared, Limit: plenty},
 			12:          {Label: "PlainTenant", Limit: plenty},
 			13:          {Label: "PlainFloor", Limit: Unlimited},
-		}, nil, map[Name][]Override{shareFloor: {{ids, floor}}, 13: {{ids, plenty}}})
+		}, overrides...)
 		require.NoError(b, err)
 		l, err := New(NewMemStore(), limits, &Options{Durability: Memory})
 		require.NoError(b, err)
 		defer l.Close()
 		for i := range ids {
-			ids[i].ID = fmt.Sprintf("%024d", rand.IntN(n))
+			ids[i] = fmt.Sprintf("%024d", rand.IntN(n))
 		}
 		for name, call := range map[string]func(id string) (Decision, error){
 			"Spend": func(id string) (Decision, error) { return l.Spend(shareTenant.Key(id), 1) },
@@ -42,12 +44,12 @@ func BenchmarkShares(b *testing.B) {
 			},
 		} {
 			for _, id := range ids {
-				call(id.ID)
+				call(id)
 			}
 			b.Run(fmt.Sprint(name, "/ids=", n), func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					call(ids[i%n].ID)
+					call(ids[i%n])
 				}
 			})
 		}

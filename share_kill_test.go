@@ -29,13 +29,12 @@ func killLimits(level Durability) *Limits {
 	at := func(burst int64, tokens int64) Limit {
 		return Limit{Burst: burst, Count: tokens, Period: killTenants * killPerToken, Durability: level}
 	}
-	var ids []OverrideID
+	var overrides []Override
 	for m := range killTenants {
-		ids = append(ids, OverrideID{ID: fmt.Sprint(m)})
+		overrides = append(overrides, Override{Key: shareFloor.Key(fmt.Sprint(m)), Limit: at(killFloor, 1)})
 	}
 	total := at(killTotal, killTenants)
-	ls, err := NewLimits(shareNames, map[Name]Limit{shareTotal: total, shareTenant: total},
-		map[Name][]Override{shareFloor: {{ids, at(killFloor, 1)}}})
+	ls, err := NewLimits(shareNames.WithLimits(map[Name]Limit{shareTotal: total, shareTenant: total}), overrides...)
 	if err != nil {
 		panic(err)
 	}

@@ -72,7 +72,7 @@ func newLawTree(rng *rand.Rand, first Name) *lawTree {
 
 // lawTrees returns a Limiter with many trees.
 func lawTrees(t *testing.T, rng *rand.Rand, clock *simClock, n int) (*Limiter, []*lawTree) {
-	names, defaults, overrides := Names{}, map[Name]Limit{}, map[Name][]Override{}
+	names, overrides := Names{}, []Override{}
 	var trees []*lawTree
 	for i := range n {
 		first := Name(1 + i*int(treeNames))
@@ -91,18 +91,18 @@ func lawTrees(t *testing.T, rng *rand.Rand, clock *simClock, n int) (*Limiter, [
 			names[first+name] = spec
 		}
 		for tenant := range tr.floors {
-			id := []OverrideID{{ID: fmt.Sprint(tenant)}}
+			id := fmt.Sprint(tenant)
 			for _, name := range []Name{treeClass, twinClass, plainClass} {
-				overrides[first+name] = append(overrides[first+name], Override{id, tr.ceilings[tenant]})
+				overrides = append(overrides, Override{Key: (first + name).Key(id), Limit: tr.ceilings[tenant]})
 			}
 			for _, name := range []Name{treeFloor, twinFloor} {
 				if tr.floors[tenant] != Unlimited {
-					overrides[first+name] = append(overrides[first+name], Override{id, tr.floors[tenant]})
+					overrides = append(overrides, Override{Key: (first + name).Key(id), Limit: tr.floors[tenant]})
 				}
 			}
 		}
 	}
-	limits, err := NewLimits(names, defaults, overrides)
+	limits, err := NewLimits(names, overrides...)
 	require.NoError(t, err)
 	l, err := New(NewMemStore(), limits, &Options{Now: clock.Now, FlushInterval: time.Hour, Durability: Memory})
 	require.NoError(t, err)

@@ -43,9 +43,11 @@ var (
 // of 100 tokens each.
 func shareLimits(t testing.TB, level Durability) *Limits {
 	at := func(l Limit) Limit { l.Durability = level; return l }
-	ls, err := NewLimits(shareNames,
-		map[Name]Limit{shareTotal: at(PerSecond(1000)), shareTenant: at(PerSecond(600))},
-		map[Name][]Override{shareFloor: {{[]OverrideID{{ID: "acme"}, {ID: "globex"}}, at(PerSecond(200).WithBurst(100))}}})
+	defaults := map[Name]Limit{shareTotal: at(PerSecond(1000)), shareTenant: at(PerSecond(600))}
+	ls, err := NewLimits(shareNames.WithLimits(defaults),
+		Override{Key: shareFloor.Key("acme"), Limit: at(PerSecond(200).WithBurst(100))},
+		Override{Key: shareFloor.Key("globex"), Limit: at(PerSecond(200).WithBurst(100))},
+	)
 	require.NoError(t, err)
 	return ls
 }
@@ -256,7 +258,7 @@ func TestShare(t *testing.T) {
 func TestShareLimitsChange(t *testing.T) {
 	r := shareRig(t, Flushed)
 	set := func(id string, l Limit) error {
-		return r.SetOverrides(OverrideID{ID: id}, map[Name]Limit{shareFloor: l})
+		return r.SetOverrides(Override{Key: shareFloor.Key(id), Limit: l})
 	}
 	require.NoError(t, set("initech", PerSecond(600)))
 	of, ok := r.Limits().Share(acme)
@@ -282,13 +284,16 @@ func TestShareLimitsChange(t *testing.T) {
 	}, mistakes(set("initech", PerSecond(601))))
 	require.Equal(t, []string{"stint: TenantFloor: a floor of Tenant is blocked: want a limit"},
 		mistakes(set("acme", Blocked)))
-	require.NotEmpty(t, mistakes(r.SetOverrides(OverrideID{ID: "acme"}, map[Name]Limit{shareTenant: PerSecond(50)})))
-	require.NotEmpty(t, mistakes(r.SetOverrides(OverrideID{}, map[Name]Limit{shareTotal: PerSecond(999)})))
+	require.NotEmpty(t, mistakes(r.SetOverrides(Override{Key: shareTenant.Key("acme"), Limit: PerSecond(50)})))
+	require.NotEmpty(t, mistakes(r.SetOverrides(Override{Key: shareTotal.Key(""), Limit: PerSecond(999)})))
 	of, _ = r.Limits().Share(acme)
 	require.EqualValues(t, 800, of.Kept, "nothing has changed")
 
-	require.NoError(t, r.SetOverrides(OverrideID{ID: "acme"}, map[Name]Limit{shareTenant: PerSecond(50), shareFloor: {}}))
-	require.NoError(t, r.SetOverrides(OverrideID{ID: "globex"}, map[Name]Limit{shareTenant: Blocked}))
+	require.NoError(t, r.SetOverrides(
+		Override{Key: shareTenant.Key("acme"), Limit: PerSecond(50)},
+		Override{Key: shareFloor.Key("acme")},
+	))
+	require.NoError(t, r.SetOverrides(Override{Key: shareTenant.Key("globex"), Limit: Blocked}))
 	of, _ = r.Limits().Share(acme)
 	require.Equal(t, Share{Total: theTotal, Kept: 700}, of)
 	r.take(acme, 50)
@@ -313,7 +318,7 @@ func TestShareTotalLowered(t *testing.T) {
 	r := shareRig(t, Flushed)
 	r.take(initech, 600)
 	r.take(shareTenant.Key("umbrella"), 150)
-	require.NoError(t, r.SetOverrides(OverrideID{}, map[Name]Limit{shareTotal: PerSecond(1000).WithBurst(500)}))
+	require.NoError(t, r.SetOverrides(Override{Key: shareTotal.Key(""), Limit: PerSecond(1000).WithBurst(500)}))
 	require.Equal(t, [3]int64{100, 600, 0}, r.levels("acme"), "750 of 500 were used")
 	require.False(t, r.spend(acme, 100).Allowed)
 	r.clock.advance(100 * time.Millisecond)
@@ -325,21 +330,18 @@ func TestShareSumsStay(t *testing.T) {
 	ls := shareLimits(t, Flushed)
 	for i := range 50 {
 		var err error
-		ls, err = ls.With(OverrideID{ID: fmt.Sprint("t", i%7)}, map[Name]Limit{shareFloor: PerSecond(int64(1 + i%9))})
+		ls, err = ls.With(Override{Key: shareFloor.Key(fmt.Sprint("t", i%7)), Limit: PerSecond(int64(1 + i%9))})
 		require.NoError(t, err)
 	}
-	overrides := map[Name][]Override{}
-	for id, l := range ls.Overrides(shareFloor) {
-		overrides[shareFloor] = append(overrides[shareFloor], Override{[]OverrideID{id}, l})
-	}
+	overrides := slices.Collect(ls.Overrides(shareFloor))
 	defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}
-	again, err := NewLimits(shareNames, defaults, overrides)
+	again, err := NewLimits(shareNames.WithLimits(defaults), overrides...)
 	require.NoError(t, err)
 	require.Len(t, again.totals, 1)
 	require.Equal(t, again.totals[0].Burst(), ls.totals[0].Burst())
 	intervals := func(yield func(int64) bool) {
-		for _, l := range ls.Overrides(shareFloor) {
-			if !yield(int64(l.Interval())) {
+		for o := range ls.Overrides(shareFloor) {
+			if !yield(int64(o.Limit.Interval())) {
 				return
 			}
 		}
@@ -351,26 +353,24 @@ func TestShareSumsStay(t *testing.T) {
 	require.Less(t, longest(ls), int(1e9))
 }
 
-// WithAll checks what comes of all overrides together, in whatever order they
-// are given, and reports the same mistakes each time.
-func TestShareWithAll(t *testing.T) {
+// With checks what comes of all overrides together, in whatever order they are
+// given, and reports the same mistakes each time.
+func TestShareWith(t *testing.T) {
 	ls := shareLimits(t, Flushed)
-	floor := func(id string, l Limit) Group {
-		return Group{[]OverrideID{{ID: id}}, map[Name]Limit{shareFloor: l}}
-	}
-	ceiling := Group{[]OverrideID{{ID: "acme", Comment: "large"}}, map[Name]Limit{shareTenant: PerSecond(900)}}
-	moved := []Group{floor("acme", PerSecond(850).WithBurst(800)), ceiling, floor("globex", PerSecond(50).WithBurst(50))}
+	floor := func(id string, l Limit) Override { return Override{Key: shareFloor.Key(id), Limit: l} }
+	ceiling := Override{Key: shareTenant.Key("acme"), Limit: PerSecond(900), Comment: "large"}
+	moved := []Override{floor("acme", PerSecond(850).WithBurst(800)), ceiling, floor("globex", PerSecond(50).WithBurst(50))}
 	for range 20 {
 		rand.Shuffle(len(moved), func(i, k int) { moved[i], moved[k] = moved[k], moved[i] })
-		with, err := ls.WithAll(moved...)
+		with, err := ls.With(moved...)
 		require.NoError(t, err)
 		require.EqualValues(t, 850, with.totals[0].Burst())
-		_, err = with.WithAll(floor("umbrella", PerSecond(200)), floor("acme", PerSecond(100)))
+		_, err = with.With(floor("umbrella", PerSecond(200)), floor("acme", PerSecond(100)))
 		require.NoError(t, err)
 
-		wrong := []Group{floor("globex", PerSecond(700)), floor("acme", PerSecond(800)), floor("initech", Blocked)}
+		wrong := []Override{floor("globex", PerSecond(700)), floor("acme", PerSecond(800)), floor("initech", Blocked)}
 		rand.Shuffle(len(wrong), func(i, k int) { wrong[i], wrong[k] = wrong[k], wrong[i] })
-		_, err = ls.WithAll(wrong...)
+		_, err = ls.With(wrong...)
 		require.EqualError(t, err, strings.Join([]string{
 			"stint: TenantFloor: a floor of Tenant is blocked: want a limit",
 			`stint: TenantFloor: the burst for "acme" is 800, above that of the ceiling, Tenant: 600`,
@@ -382,9 +382,9 @@ func TestShareWithAll(t *testing.T) {
 		}, "\n"))
 	}
 	require.EqualValues(t, 200, ls.totals[0].Burst(), "the old Limits are as they were")
-	_, err := ls.WithAll(floor("acme", PerSecond(10)), floor("acme", PerSecond(20)))
+	_, err := ls.With(floor("acme", PerSecond(10)), floor("acme", PerSecond(20)))
 	require.EqualError(t, err, `stint: TenantFloor: id "acme" is overridden already, as "acme"`)
-	same, err := ls.WithAll()
+	same, err := ls.With()
 	require.NoError(t, err)
 	require.Equal(t, 2, same.CountOverrides(shareFloor))
 }
@@ -394,13 +394,13 @@ func TestShareWithAll(t *testing.T) {
 func TestShareKeepOverrides(t *testing.T) {
 	for range 20 { // the plans are in a map
 		r := rigOn(t, NewMemStore(), shareLimits(t, Flushed), Options{KeepOverrides: true})
-		set := func(id OverrideID, name Name, l Limit) {
-			require.NoError(t, r.SetOverrides(id, map[Name]Limit{name: l}))
+		set := func(key Key, l Limit, comment string) {
+			require.NoError(t, r.SetOverrides(Override{key, l, comment}))
 		}
-		set(OverrideID{"globex", "small"}, shareFloor, PerSecond(50).WithBurst(50))
-		set(OverrideID{"acme", "its ceiling"}, shareTenant, PerSecond(900))
-		set(OverrideID{"acme", "its floor"}, shareFloor, PerSecond(880).WithBurst(850))
-		set(OverrideID{}, shareTotal, PerSecond(990))
+		set(shareFloor.Key("globex"), PerSecond(50).WithBurst(50), "small")
+		set(acme, PerSecond(900), "its ceiling")
+		set(shareFloor.Key("acme"), PerSecond(880).WithBurst(850), "its floor")
+		set(theTotal, PerSecond(990), "")
 		require.NoError(t, r.SetLimits(shareLimits(t, Flushed)))
 		of, ok := r.Limits().Share(acme)
 		require.True(t, ok)
@@ -425,10 +425,12 @@ func TestShareSumText(t *testing.T) {
 		{PerSecond(3e6), PerSecond(11e5), "3300000/1s: want no more than its 3000000/1s"},
 		{PerSecond(3), PerSecond(1), "3/1s: want no more than its 3/1s, rounded to a token each 333.333334ms"},
 	} {
-		_, err := NewLimits(shareNames,
-			map[Name]Limit{shareTotal: c.total.WithBurst(1000), shareTenant: c.floor.WithBurst(100)},
-			map[Name][]Override{shareFloor: {{[]OverrideID{{ID: "acme"}, {ID: "globex"}, {ID: "initech"}},
-				c.floor.WithBurst(1)}}})
+		defaults := map[Name]Limit{shareTotal: c.total.WithBurst(1000), shareTenant: c.floor.WithBurst(100)}
+		_, err := NewLimits(shareNames.WithLimits(defaults),
+			Override{Key: shareFloor.Key("acme"), Limit: c.floor.WithBurst(1)},
+			Override{Key: shareFloor.Key("globex"), Limit: c.floor.WithBurst(1)},
+			Override{Key: shareFloor.Key("initech"), Limit: c.floor.WithBurst(1)},
+		)
 		require.EqualError(t, err, "stint: Total: the floors of Tenant add up to "+c.want)
 	}
 }
@@ -602,7 +604,7 @@ func TestShareConcurrency(t *testing.T) {
 						spent.Add(int64(btoi(d.Allowed)) * cost)
 					case 1:
 						floor := PerSecond(1 + rng.Int64N(9))
-						err = r.SetOverrides(OverrideID{ID: "initech"}, map[Name]Limit{shareFloor: floor})
+						err = r.SetOverrides(Override{Key: shareFloor.Key("initech"), Limit: floor})
 					default:
 						d, err = r.Spend(key, cost)
 						spent.Add(int64(btoi(d.Allowed)) * cost)
@@ -648,13 +650,14 @@ func TestShareEachWithoutSpace(t *testing.T) {
 	for _, ceiling := range []Limit{Unlimited, PerSecond(600)} {
 		synctest.Test(t, func(t *testing.T) {
 			var reqs []Request
-			var ids []OverrideID
+			var overrides []Override
 			for i := range 20 {
-				ids = append(ids, OverrideID{ID: fmt.Sprint(i)})
-				reqs = append(reqs, Request{Key: shareTenant.Key(ids[i].ID), Cost: 1})
+				id := fmt.Sprint(i)
+				overrides = append(overrides, Override{Key: shareFloor.Key(id), Limit: PerSecond(1)})
+				reqs = append(reqs, Request{Key: shareTenant.Key(id), Cost: 1})
 			}
-			limits, err := NewLimits(shareNames, map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: ceiling},
-				map[Name][]Override{shareFloor: {{ids, PerSecond(1)}}})
+			defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: ceiling}
+			limits, err := NewLimits(shareNames.WithLimits(defaults), overrides...)
 			require.NoError(t, err)
 			r := rigOn(t, NewMemStore(), limits, Options{MaxResident: 1, CommitTimeout: 5 * time.Second})
 			r.take(theTotal, 1)

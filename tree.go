@@ -171,28 +171,28 @@ func (b *limitsBuilder) checkShares() {
 }
 
 // checkListed reports a floor that is Unlimited or Blocked.
-func (b *limitsBuilder) checkListed(name Name, id OverrideID, l Limit) {
-	if m := b.ls.member(name); m.role == floorRole && (l == Unlimited || l == Blocked) {
-		b.mistaken(name, []OverrideID{id}, "a floor of %s is %v: want a limit", b.ls.label(m.class), l)
+func (b *limitsBuilder) checkListed(o Override) {
+	if m := b.ls.member(o.Key.Name); m.role == floorRole && (o.Limit == Unlimited || o.Limit == Blocked) {
+		b.mistaken(o.Key.Name, &o.Key, "a floor of %s is %v: want a limit", b.ls.label(m.class), o.Limit)
 	}
 }
 
 // checkFloor reports a floor that is above its ceiling.
 func (b *limitsBuilder) checkFloor(class Name, id string) {
 	ls := b.ls
-	floor := ls.member(class).floor
-	f, err := ls.resolve(floor.Key(id))
+	floor := ls.member(class).floor.Key(id)
+	f, err := ls.resolve(floor)
 	c, err2 := ls.resolve(class.Key(id))
 	if errors.Join(err, err2) != nil || f <= blocked || c <= blocked {
 		return
 	}
 	low, high := &ls.rules[f], &ls.rules[c]
 	if low.rate.burst > high.rate.burst {
-		b.mistaken(floor, []OverrideID{{ID: id}}, "the burst for %s is %d, above that of the ceiling, %s: %d",
+		b.mistaken(floor.Name, &floor, "the burst for %s is %d, above that of the ceiling, %s: %d",
 			spell.Quote(id), low.rate.burst, ls.label(class), high.rate.burst)
 	}
 	if low.rate.interval < high.rate.interval {
-		b.mistaken(floor, []OverrideID{{ID: id}}, "the rate for %s, %v, is above that of the ceiling, %s: %v",
+		b.mistaken(floor.Name, &floor, "the rate for %s, %v, is above that of the ceiling, %s: %v",
 			spell.Quote(id), low.limit.WithBurst(low.limit.Count), ls.label(class), high.limit.WithBurst(high.limit.Count))
 	}
 }
@@ -200,7 +200,8 @@ func (b *limitsBuilder) checkFloor(class Name, id string) {
 // checkTotal reports floors that are more than their total.
 func (b *limitsBuilder) checkTotal(m member) {
 	ls := b.ls
-	of, err := ls.resolve(m.total.Key(""))
+	key := m.total.Key("")
+	of, err := ls.resolve(key)
 	if err != nil || of <= blocked {
 		return
 	}
@@ -211,7 +212,7 @@ func (b *limitsBuilder) checkTotal(m member) {
 	}
 	classes := strings.Join(labels, " and ")
 	if !sum.FitsBurst(total.rate.burst) {
-		b.mistaken(m.total, []OverrideID{{}}, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
+		b.mistaken(m.total, &key, "the bursts of the floors of %s add up to %d: want less than its burst, %d",
 			classes, sum.Burst(), total.rate.burst)
 	}
 	promised := func(yield func(*rule) bool) {
@@ -237,37 +238,37 @@ func (b *limitsBuilder) checkTotal(m member) {
 		if !more {
 			text += fmt.Sprintf(", rounded to a token each %v", l.Interval())
 		}
-		b.mistaken(m.total, []OverrideID{{}}, "%s", text)
+		b.mistaken(m.total, &key, "%s", text)
 	}
 }
 
-// recheckShares is checkShares after WithAll has changed overrides.
-func (b *limitsBuilder) recheckShares(old *Limits, changes []replacement) {
+// recheckShares is checkShares after With has changed overrides.
+func (b *limitsBuilder) recheckShares(old *Limits, changes []Override) {
 	ls := b.ls
 	ls.totals = slices.Clone(old.totals)
 	totals := make(map[Name]member)
 	ids, classes := make(map[Key]bool), make(map[Name]bool) // whose floors may be above their ceilings
 	for _, c := range changes {
-		m := ls.member(c.name)
+		m := ls.member(c.Key.Name)
 		switch m.role {
 		case totalRole:
-			totals[c.name] = m
+			totals[c.Key.Name] = m
 		case classRole:
-			if ls.settings[c.name].leading == 0 {
-				ids[c.name.Key(c.canonical)] = true
+			if ls.settings[c.Key.Name].leading == 0 {
+				ids[c.Key] = true
 			} else { // one override is the ceiling of many
-				classes[c.name] = true
+				classes[c.Key.Name] = true
 			}
 		case floorRole:
-			b.checkListed(c.name, c.id, c.limit)
-			sum, key := &ls.totals[m.sum], c.name.Key(c.canonical)
-			if rule, _ := old.resolve(key); rule > blocked {
+			b.checkListed(c)
+			sum := &ls.totals[m.sum]
+			if rule, _ := old.resolve(c.Key); rule > blocked {
 				sum.Add(-1, old.rules[rule].rate.burst, old.rules[rule].rate.interval)
 			}
-			if rule, _ := ls.resolve(key); rule > blocked {
+			if rule, _ := ls.resolve(c.Key); rule > blocked {
 				sum.Add(1, ls.rules[rule].rate.burst, ls.rules[rule].rate.interval)
 			}
-			ids[m.class.Key(c.canonical)] = true
+			ids[m.class.Key(c.Key.ID)] = true
 			totals[m.total] = ls.member(m.total)
 		}
 	}
@@ -288,12 +289,12 @@ func (b *limitsBuilder) recheckShares(old *Limits, changes []replacement) {
 	}
 }
 
-// mistaken reports a mistake in a tree of shares: in the override that lists
-// these ids, or in the default if there is none.
-func (b *limitsBuilder) mistaken(name Name, ids []OverrideID, format string, args ...any) {
+// mistaken reports a mistake in a tree of shares: in the override of a key, or
+// in the default if there is none.
+func (b *limitsBuilder) mistaken(name Name, override *Key, format string, args ...any) {
 	m := &share.Mistake{Label: b.ls.label(name), Text: fmt.Sprintf(format, args...)}
-	if len(ids) > 0 {
-		m.ID, m.OfID = ids[0].ID, true
+	if override != nil {
+		m.ID, m.OfID = override.ID, true
 	}
 	b.wrong(name, m)
 }

@@ -387,7 +387,7 @@ func TestWaitBecomesQuota(t *testing.T) {
 				w := r.wait(key, 10) // its turn comes at the next midnight
 				pass(12 * time.Hour)
 				quota := EachDay(12, nil).StartingAt(18 * time.Hour)
-				require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: quota}))
+				require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: quota}))
 				require.EqualValues(t, 12, r.spent(key), "5 of the 10, and those that wait")
 				if day {
 					pass(7 * time.Hour)
@@ -419,7 +419,7 @@ func TestWaitBecomesQuotaInReset(t *testing.T) {
 				synctest.Wait()
 				left.Cancel()
 				quota := EachDay(20, nil).withLevel(Synced)
-				_, load, err := r.setOverrides(idOf("a"), map[Name]Limit{synced: quota}, nil) // it waits for no save
+				_, load, err := r.setOverrides([]Override{{Key: key, Limit: quota}}, nil) // it waits for no save
 				require.NoError(t, err)
 				require.Nil(t, load)
 				require.EqualValues(t, 0, r.spent(key))
@@ -448,7 +448,7 @@ func TestWaitBecomesLimited(t *testing.T) {
 		key := off.Key("a")
 		r.hold(key, time.Hour)
 		w := r.wait(key, 3)
-		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{off: PerHour(5)}))
+		require.NoError(t, r.SetOverrides(Override{Key: off.Key("a"), Limit: PerHour(5)}))
 		require.NoError(t, r.Hold(key, time.Time{}))
 		r.take(key, 5)
 		w.cancel()
@@ -541,11 +541,11 @@ func TestResetFails(t *testing.T) {
 		// The overrides of one id are in force before the save has ended, and those of
 		// others too.
 		slow := Limit{Burst: 10, Count: 1, Period: 2 * time.Second, Durability: Synced}
-		go func() { done <- r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{synced: slow}) }()
+		go func() { done <- r.SetOverrides(Override{Key: synced.Key("a"), Limit: slow}) }()
 		for limit, _ := r.Limits().For(key); limit != slow; limit, _ = r.Limits().For(key) {
 			runtime.Gosched()
 		}
-		require.NoError(t, r.SetOverrides(OverrideID{ID: "b"}, map[Name]Limit{synced: Blocked}))
+		require.NoError(t, r.SetOverrides(Override{Key: synced.Key("b"), Limit: Blocked}))
 		require.False(t, r.spend(synced.Key("b"), 1).Allowed)
 		fail()
 		require.NoError(t, <-done)

@@ -64,19 +64,18 @@ func limitOfModel(l modeltest.Limit) Limit {
 
 // limitsOfModel returns the model's limits as a program declares them.
 func limitsOfModel(ls modeltest.Limits) *Limits {
-	names, defaults, overrides := Names{}, map[Name]Limit{}, map[Name][]Override{}
+	names, overrides := Names{}, []Override{}
 	for name, l := range ls.Names {
-		names[Name(name)] = NameSpec{Label: "name" + string(rune('0'+name)), Limit: Unlimited}
+		limit := Unlimited
 		if l != nil {
-			defaults[Name(name)] = limitOfModel(*l)
+			limit = limitOfModel(*l)
 		}
+		names[Name(name)] = NameSpec{Label: "name" + string(rune('0'+name)), Limit: limit}
 	}
 	for _, o := range ls.Overrides {
-		name := Name(o.Key.Name)
-		overrides[name] = append(overrides[name],
-			Override{IDs: []OverrideID{{ID: o.Key.ID}}, Limit: limitOfModel(o.Limit)})
+		overrides = append(overrides, Override{Key: Name(o.Key.Name).Key(o.Key.ID), Limit: limitOfModel(o.Limit)})
 	}
-	made, err := NewLimits(names, defaults, overrides)
+	made, err := NewLimits(names, overrides...)
 	if err != nil {
 		panic(err)
 	}
@@ -197,16 +196,16 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		s.mu.Unlock()
 		err = s.SetLimits(s.limits)
 	case modeltest.SetOverrides:
-		id, limits := OverrideID{ID: c.Reqs[0].Key.ID}, map[Name]Limit{keys[0].Name: {}}
+		change := Override{Key: keys[0].Name.Key(c.Reqs[0].Key.ID)}
 		for _, o := range c.Limits.Overrides {
-			limits[keys[0].Name] = limitOfModel(o.Limit)
+			change.Limit = limitOfModel(o.Limit)
 		}
 		// They are in force before SetOverrides has saved what it converted.
-		with, withErr := s.Limits().With(id, limits)
+		with, withErr := s.Limits().With(change)
 		s.mu.Lock()
 		s.limits = with
 		s.mu.Unlock()
-		if err = errors.Join(withErr, s.SetOverrides(id, limits)); err != nil && !errors.Is(err, ErrNotDurable) {
+		if err = errors.Join(withErr, s.SetOverrides(change)); err != nil && !errors.Is(err, ErrNotDurable) {
 			s.mu.Lock()
 			s.limits = s.Limits()
 			s.mu.Unlock()

@@ -35,7 +35,7 @@ var hostLimits = func() map[stint.Durability]*stint.Limits {
 	all := make(map[stint.Durability]*stint.Limits)
 	for _, level := range []stint.Durability{stint.Flushed, stint.Synced} {
 		limit := stint.Limit{Burst: 1 << 40, Count: 1, Period: time.Millisecond, Durability: level}
-		all[level], _ = stint.NewLimits(stint.Names{1: {Label: "Bench", Limit: limit}}, nil, nil)
+		all[level], _ = stint.NewLimits(stint.Names{1: {Label: "Bench", Limit: limit}})
 	}
 	return all
 }()

@@ -93,7 +93,7 @@ func openShared(b *testing.B, addr string, callers int) (ours, theirs func(id st
 	}
 
 	const perID = stint.Name(1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "perID", Limit: stint.PerSecond(1_000_000)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "perID", Limit: stint.PerSecond(1_000_000)}})
 	must(err)
 	shared, err := redislimit.Open("redis://"+addr, limits, &redislimit.Options{Timeout: 10 * time.Second})
 	must(err)

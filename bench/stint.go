@@ -51,7 +51,7 @@ func openStint(level stint.Durability) func(Config) (Decider, error) {
 
 func openLimiter(path string, level stint.Durability, cfg Config) (*stint.Limiter, error) {
 	limit := stint.Limit{Burst: cfg.Burst, Count: 1, Period: cfg.Interval, Durability: level}
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}})
 	if err != nil {
 		return nil, err
 	}

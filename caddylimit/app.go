@@ -168,8 +168,8 @@ func (a *App) build() (*stint.Limits, error) {
 		for _, z := range before.zones {
 			names[z.number], _ = before.limits.Spec(z.number)
 			overrides[z.number] = make(map[string]stint.Limit)
-			for id, limit := range before.limits.Overrides(z.number) {
-				overrides[z.number][id.ID] = limit
+			for o := range before.limits.Overrides(z.number) {
+				overrides[z.number][o.Key.ID] = o.Limit
 			}
 		}
 	}
@@ -190,13 +190,13 @@ func (a *App) build() (*stint.Limits, error) {
 			}
 		}
 	}
-	lists := make(map[stint.Name][]stint.Override)
+	var list []stint.Override
 	for number, limits := range overrides {
 		for _, id := range slices.Sorted(maps.Keys(limits)) {
-			lists[number] = append(lists[number], stint.Override{IDs: []stint.OverrideID{{ID: id}}, Limit: limits[id]})
+			list = append(list, stint.Override{Key: number.Key(id), Limit: limits[id]})
 		}
 	}
-	return stint.NewLimits(names, nil, lists)
+	return stint.NewLimits(names, list...)
 }
 
 // addFile adds to overrides what a file says of a zone. An override of the
@@ -218,8 +218,8 @@ func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint
 		}
 	}
 	seen := make(map[string]bool)
-	for id, limit := range limits.Overrides(z.number) {
-		canonical := z.canonical(id.ID)
+	for o := range limits.Overrides(z.number) {
+		canonical, limit := z.canonical(o.Key.ID), o.Limit
 		if seen[canonical] {
 			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
 		}

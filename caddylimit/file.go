@@ -39,7 +39,7 @@ func openFile(path string) (*file, error) {
 		}
 		// Zones are declared once there are some. Names of other programs are theirs
 		// to declare: only they know whether a Name has one bucket, or a Parent.
-		none, err := stint.NewLimits(nil, nil, nil)
+		none, err := stint.NewLimits(nil)
 		if err != nil {
 			return nil, err
 		}

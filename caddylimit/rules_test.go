@@ -119,8 +119,8 @@ func TestDurabilityOfOverrides(t *testing.T) {
 		limits, err := a.build()
 		require.NoError(t, err)
 		got := make(map[string]stint.Durability)
-		for id, limit := range limits.Overrides(1) {
-			got[id.ID] = limit.Durability
+		for o := range limits.Overrides(1) {
+			got[o.Key.ID] = o.Limit.Durability
 		}
 		require.Equal(t, map[string]stint.Durability{"bob": level, "ada": level, "cy": level, "dee": stint.Memory, "eve": 0, "fay": 0}, got)
 	}
@@ -182,7 +182,7 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	path := filepath.Join(folder, "q.db")
 	open := func(names stint.Names) *hostlimit.Limiter {
-		limits, err := stint.NewLimits(names, nil, nil)
+		limits, err := stint.NewLimits(names)
 		require.NoError(t, err)
 		l, err := hostlimit.Open(path, limits, nil)
 		require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestFileOfAnotherProgram(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { os.RemoveAll(folder) })
 			path := filepath.Join(folder, "q.db")
-			limits, err := stint.NewLimits(program, nil, nil)
+			limits, err := stint.NewLimits(program)
 			require.NoError(t, err)
 			open := func() *hostlimit.Limiter {
 				l, err := hostlimit.Open(path, limits, nil)

@@ -38,7 +38,7 @@ func openExample() *stint.Limiter {
 		MessagesPerCall:  {Label: "messages", Limit: stint.PerHour(3)},
 		CallsPerServer:   {Label: "server", Limit: stint.PerDay(1)},
 		TokensPerAddress: {Label: "tokens", Limit: stint.PerDay(1000)},
-	}, nil, nil)
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -70,7 +70,7 @@ func newLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	for name, l := range others {
 		defaults[name] = l
 	}
-	limits, err := stint.NewLimits(names, defaults, nil)
+	limits, err := stint.NewLimits(names.WithLimits(defaults))
 	require.NoError(t, err)
 	return limits
 }

@@ -15,7 +15,7 @@ import (
 // BenchmarkSpend measures a Limiter in both roles. The owner of the guest is
 // another process.
 func BenchmarkSpend(b *testing.B) {
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestOwnerCost(t *testing.T) {
 	if !testlength.Long {
 		t.Skip("it measures")
 	}
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
 	require.NoError(t, err)
 	var serving [2]*stint.Limiter // without guests, and with
 	paths := []string{filePath(t), filePath(t), filePath(t)}

@@ -92,7 +92,7 @@ func TestListBetweenOwners(t *testing.T) {
 func TestZoneBesideNewName(t *testing.T) {
 	path := filePath(t)
 	openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}})
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	ds := make([]stint.Decision, 2)
@@ -117,7 +117,7 @@ func TestCalendarChanges(t *testing.T) {
 	path := filePath(t)
 	owner, guest := openOn(t, path, limitsOf(year(100)), opts), openOn(t, path, limitsOf(year(100)), opts)
 	require.Equal(t, []Role{RoleOwner, RoleGuest}, []Role{owner.Role(), guest.Role()})
-	key, alice := perID.Key("a"), stint.OverrideID{ID: "a"}
+	key := perID.Key("a")
 	state := func(l *Limiter, limit stint.Limit, remaining int64) {
 		t.Helper()
 		want := time.Duration(0)
@@ -139,7 +139,7 @@ func TestCalendarChanges(t *testing.T) {
 	setLimits := func(l *Limiter, limit stint.Limit) { t.Helper(); require.NoError(t, l.SetLimits(limitsOf(limit))) }
 	override := func(l *Limiter, limit stint.Limit) {
 		t.Helper()
-		require.NoError(t, l.SetOverrides(alice, map[stint.Name]stint.Limit{perID: limit}))
+		require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: limit}))
 	}
 	spend := func(l *Limiter, n int64) {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestCalendarChanges(t *testing.T) {
 	state(owner, year(100), 80)
 	override(guest, stint.Limit{})
 	state(guest, year(70), 50)
-	require.NoError(t, guest.SetOverrides(alice, map[stint.Name]stint.Limit{perID: year(60)}))
+	require.NoError(t, guest.SetOverrides(stint.Override{Key: key, Limit: year(60)}))
 
 	// SetOverrides of the owner converts the bucket. The guest's quota finds the
 	// rolling TAT before the end of the year.
@@ -231,7 +231,7 @@ func TestCalendarChangesWhileSpending(t *testing.T) {
 	path := filePath(t)
 	owner, guest := openOn(t, path, limitsOf(2000), opts), openOn(t, path, limitsOf(2000), opts)
 	require.Equal(t, []Role{RoleOwner, RoleGuest}, []Role{owner.Role(), guest.Role()})
-	key, id := perID.Key("a"), stint.OverrideID{ID: "a"}
+	key := perID.Key("a")
 	var spenders, changers sync.WaitGroup
 	done := make(chan struct{})
 	for _, l := range []*Limiter{owner, guest} {
@@ -249,7 +249,7 @@ func TestCalendarChangesWhileSpending(t *testing.T) {
 		changers.Go(func() {
 			for n := int64(1600); ; n = 4600 - n {
 				assert.NoError(t, l.SetLimits(limitsOf(n)))
-				assert.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: stint.EachYear(n+50, tokyo)}))
+				assert.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: stint.EachYear(n+50, tokyo)}))
 				select {
 				case <-done:
 					return
@@ -262,7 +262,7 @@ func TestCalendarChangesWhileSpending(t *testing.T) {
 	close(done)
 	changers.Wait()
 	for _, l := range []*Limiter{owner, guest} {
-		require.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: stint.EachYear(1700, tokyo)}))
+		require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: stint.EachYear(1700, tokyo)}))
 		d, err := l.Check(key, 0)
 		require.NoError(t, err)
 		require.EqualValues(t, 100, d.Remaining)

@@ -27,7 +27,7 @@ func temporary() (path string, remove func()) {
 func ExampleOpen() {
 	path, remove := temporary()
 	defer remove()
-	limits, _ := stint.NewLimits(names, nil, nil)
+	limits, _ := stint.NewLimits(names)
 
 	first, err := hostlimit.Open(path, limits, nil)
 	if err != nil {
@@ -58,7 +58,7 @@ func ExampleOpen() {
 func ExampleServe() {
 	path, remove := temporary()
 	defer remove()
-	limits, _ := stint.NewLimits(names, nil, nil)
+	limits, _ := stint.NewLimits(names)
 	l, err := stint.Open(path, limits, nil)
 	if err != nil {
 		panic(err)

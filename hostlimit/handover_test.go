@@ -45,7 +45,7 @@ func TestRollingDeployment(t *testing.T) {
 	for n := range 3 {
 		names[stint.Name(10+n)] = stint.NameSpec{Label: strings.Repeat("N", n+1), Limit: stint.PerHour(5)}
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	key, spent := perID.Key("a"), 0

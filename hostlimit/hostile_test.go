@@ -179,7 +179,7 @@ func TestStoppedOwner(t *testing.T) {
 	path := filePath(t)
 	owner := startWorker(t, workerOptions{Path: path, Callers: 1, Limit: whole, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
 	require.NoError(t, err)
 	timeout := 300 * time.Millisecond
 	guest := openOn(t, path, limits, &Options{TakeoverTimeout: timeout})
@@ -351,7 +351,7 @@ func TestNewName(t *testing.T) {
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)},
 		8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	for left := int64(2); left >= 0; left-- {
@@ -369,7 +369,7 @@ func TestNewName(t *testing.T) {
 
 	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited},
 		{Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
-		wrong, err := stint.NewLimits(stint.Names{perID: spec}, nil, nil)
+		wrong, err := stint.NewLimits(stint.Names{perID: spec})
 		require.NoError(t, err)
 		_, err = Open(path, wrong, nil)
 		require.ErrorIs(t, err, stint.ErrNameMismatch)
@@ -385,7 +385,7 @@ func TestNewName(t *testing.T) {
 func TestNewNameOfAnotherGuest(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
 	require.NoError(t, err)
 	first := openOn(t, path, limits, nil)
 	key := stint.Name(7).Key("a")
@@ -404,7 +404,7 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 func TestNewNamesWithOneLabel(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
 	require.NoError(t, err)
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
 	require.NoError(t, owner.Declare(stint.Names{8: {Label: "New"}}))
@@ -419,7 +419,7 @@ func TestNewNamesWithOneNumber(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	names := stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "Own", Limit: stint.PerHour(3)}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	require.NoError(t, owner.Declare(stint.Names{7: {Label: "Other"}}))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,9 +29,9 @@ type Limiter struct {
 	missed  time.Time     // since when there is none; zero if there is one. Of try
 	waits   time.Duration // how long from then, at least missing. Of try
 
-	changing sync.Mutex         // held while limits change, before mu
-	base     *stint.Limits      // given to Open or SetLimits; guarded by changing
-	plans    map[stint.Key]plan // of SetOverrides, if they are kept; guarded by changing
+	changing sync.Mutex                   // held while limits change, before mu
+	base     *stint.Limits                // given to Open or SetLimits; guarded by changing
+	plans    map[stint.Key]stint.Override // of SetOverrides, if they are kept; guarded by changing
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when there is another backend
@@ -226,33 +225,34 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 // stint.ErrShare if limits has another one than the owner for such a Name, and
 // ErrNoOwner if the owner cannot be asked. Nothing was done then. If all processes
 // change to the same plan, the guests can do so once the owner has it.
-func (l *Limiter) SetOverrides(id stint.OverrideID, limits map[stint.Name]stint.Limit) error {
+func (l *Limiter) SetOverrides(overrides ...stint.Override) error {
 	return l.change(func(own *stint.Limits) (*stint.Limits, error) {
-		with, err := own.With(id, limits)
+		with, err := own.With(overrides...)
 		if err == nil {
-			err = l.asOwner(with, id, limits)
+			err = l.asOwner(with, overrides)
 		}
 		return with, err
-	}, func(o *stint.Limiter) error { return o.SetOverrides(id, limits) },
-		func(with *stint.Limits) { l.keepPlan(with, id, limits) })
+	}, func(o *stint.Limiter) error { return o.SetOverrides(overrides...) },
+		func(with *stint.Limits) { l.keepPlans(with, overrides) })
 }
 
 // asOwner returns an error if another process is the owner, and has other limits
-// for the totals and floors of an id. Each floor has the id of its override, and a
-// total has one bucket. changing is locked.
-func (l *Limiter) asOwner(with *stint.Limits, id stint.OverrideID, limits map[stint.Name]stint.Limit) error {
+// for the totals and floors that have overrides. Each floor has the id of its
+// override, and a total has one bucket. changing is locked.
+func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error {
 	own, b := l.limits.Load(), l.now.Load()
 	if b != nil && b.limiter != nil {
 		return nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(limits)) {
+	for _, o := range overrides {
+		name := o.Key.Name
 		if !own.whole[name] {
 			continue
 		}
 		if b == nil {
 			return ErrNoOwner
 		}
-		canonical, err := own.names.CanonicalOverride(name, id.ID)
+		canonical, err := own.names.CanonicalOverride(name, o.Key.ID)
 		if err != nil {
 			return err
 		}

@@ -124,7 +124,7 @@ func TestLimiter(t *testing.T) {
 		require.EqualValues(t, copied.Len(), n)
 		require.Positive(t, n)
 
-		other, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{perID: stint.PerHour(7)}, nil)
+		other, err := stint.NewLimits(testNames.WithLimits(map[stint.Name]stint.Limit{perID: stint.PerHour(7)}))
 		require.NoError(t, err)
 		require.NoError(t, l.SetLimits(other))
 		require.Same(t, other, l.Limits())

@@ -114,9 +114,7 @@ func TestWhatTheReaderCarriesOut(t *testing.T) {
 			total:       {Label: "Total", ID: stint.Shared, Limit: at(ofTotal, 100)},
 			tenant:      {Label: "Tenant", Limit: at(stint.Flushed, 90), Parent: total, Floor: tenantFloor},
 			tenantFloor: {Label: "TenantFloor"},
-		}, nil, map[stint.Name][]stint.Override{tenantFloor: {
-			{IDs: []stint.OverrideID{{ID: "acme"}}, Limit: at(ofFloor, 20)},
-		}})
+		}, stint.Override{Key: tenantFloor.Key("acme"), Limit: at(ofFloor, 20)})
 		require.NoError(t, err)
 		l, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: level})
 		require.NoError(t, err)
@@ -639,7 +637,7 @@ func TestManyNames(t *testing.T) {
 	for n := range count {
 		names[stint.Name(n+1)] = stint.NameSpec{Label: fmt.Sprintf("Label %d", n+1), Limit: stint.PerHour(5)}
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	path := filePath(t)
 	owner := openOn(t, path, limits, nil)

@@ -27,7 +27,7 @@ var testNames = stint.Names{
 // limitsWith returns the limits of testNames, with other defaults.
 func limitsWith(t testing.TB, defaults map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(testNames, defaults, nil)
+	limits, err := stint.NewLimits(testNames.WithLimits(defaults))
 	require.NoError(t, err)
 	return limits
 }
@@ -44,14 +44,14 @@ const (
 func shareLimits(t testing.TB) *stint.Limits {
 	t.Helper()
 	floor := func(id string, tokens int64) stint.Override {
-		return stint.Override{IDs: []stint.OverrideID{{ID: id}}, Limit: stint.PerHour(tokens)}
+		return stint.Override{Key: tenantFloor.Key(id), Limit: stint.PerHour(tokens)}
 	}
 	limits, err := stint.NewLimits(stint.Names{
 		perID:       testNames[perID],
 		total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
 		tenant:      {Label: "Tenant", Limit: stint.PerHour(90), Parent: total, Floor: tenantFloor},
 		tenantFloor: {Label: "TenantFloor"},
-	}, nil, map[stint.Name][]stint.Override{tenantFloor: {floor("acme", 20), floor("globex", 60)}})
+	}, floor("acme", 20), floor("globex", 60))
 	require.NoError(t, err)
 	return limits
 }

@@ -16,7 +16,7 @@ func TestNumber(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
 	limitsOf := func(names stint.Names) *stint.Limits {
-		limits, err := stint.NewLimits(names, nil, nil)
+		limits, err := stint.NewLimits(names)
 		require.NoError(t, err)
 		return limits
 	}
@@ -58,7 +58,7 @@ func TestNumber(t *testing.T) {
 func TestNumberWithoutFile(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
-	limits, err := stint.NewLimits(nil, nil, nil)
+	limits, err := stint.NewLimits(nil)
 	require.NoError(t, err)
 	memory, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -17,8 +17,8 @@ import (
 func TestKeepOverrides(t *testing.T) {
 	path := filePath(t)
 	limits := func(bob stint.Limit) *stint.Limits {
-		l, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}}, nil,
-			map[stint.Name][]stint.Override{perID: {{IDs: []stint.OverrideID{{ID: "bob"}}, Limit: bob}}})
+		l, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}},
+			stint.Override{Key: perID.Key("bob"), Limit: bob})
 		require.NoError(t, err)
 		return l
 	}
@@ -28,7 +28,7 @@ func TestKeepOverrides(t *testing.T) {
 	require.Equal(t, RoleGuest, guest.Role())
 	set := func(id string, limit stint.Limit) {
 		for _, l := range []*Limiter{owner, guest, forgets} {
-			require.NoError(t, l.SetOverrides(stint.OverrideID{ID: id}, map[stint.Name]stint.Limit{perID: limit}))
+			require.NoError(t, l.SetOverrides(stint.Override{Key: perID.Key(id), Limit: limit}))
 		}
 	}
 	burst := func(l *Limiter, id string) int64 {
@@ -72,8 +72,8 @@ func TestKeepOverridesOfShares(t *testing.T) {
 		l := openOn(t, filePath(t), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
 		for _, id := range []string{"globex", "acme"} {
 			tokens := map[string]int64{"globex": 10, "acme": 80}[id]
-			plan := map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(tokens)}
-			require.NoError(t, l.SetOverrides(stint.OverrideID{ID: id, Comment: id}, plan))
+			plan := stint.Override{Key: tenantFloor.Key(id), Limit: stint.PerHour(tokens), Comment: id}
+			require.NoError(t, l.SetOverrides(plan))
 		}
 		require.NoError(t, l.SetLimits(limits))
 		of, ok := l.Limits().Share(tenant.Key("acme"))
@@ -98,7 +98,7 @@ func TestPlanNotDurable(t *testing.T) {
 	_, err := l.Spend(key, 1)
 	require.NoError(t, err)
 	require.NoError(t, os.Rename(folder, folder+"-away"))
-	err = l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: plan})
+	err = l.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: plan})
 	require.ErrorIs(t, err, stint.ErrNotDurable)
 	inForce := func() {
 		t.Helper()
@@ -119,12 +119,12 @@ func TestPlanNotDurable(t *testing.T) {
 func TestEndOfPlanAfterTakeover(t *testing.T) {
 	path, keep := filePath(t), &Options{LimiterOptions: stint.Options{KeepOverrides: true}}
 	owner, l := openOn(t, path, limitsWith(t, nil), keep), openOn(t, path, limitsWith(t, nil), keep)
-	id := stint.OverrideID{ID: "a"}
-	require.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: stint.PerHour(50)}))
+	key := perID.Key("a")
+	require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: stint.PerHour(50)}))
 	require.NoError(t, owner.Close())
 	eventually(t, func() bool { return l.Role() == RoleOwner }, "takes over")
-	require.NoError(t, l.SetOverrides(id, map[stint.Name]stint.Limit{perID: {}}))
-	listed, err := limitsWith(t, nil).With(id, map[stint.Name]stint.Limit{perID: stint.PerHour(7)})
+	require.NoError(t, l.SetOverrides(stint.Override{Key: key}))
+	listed, err := limitsWith(t, nil).With(stint.Override{Key: key, Limit: stint.PerHour(7)})
 	require.NoError(t, err)
 	require.NoError(t, l.SetLimits(listed))
 	d, err := l.Check(perID.Key("a"), 0)
@@ -137,34 +137,37 @@ func TestEndOfPlanAfterTakeover(t *testing.T) {
 func TestSetOverridesOfShares(t *testing.T) {
 	path, limits := filePath(t), shareLimits(t)
 	owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
-	acme, plan := stint.OverrideID{ID: "acme"}, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(30)}
+	acme := tenantFloor.Key("acme")
+	plan := stint.Override{Key: acme, Limit: stint.PerHour(30)}
 	same := func() {
 		require.Equal(t, limits, guest.Limits(), "nothing was done")
 	}
-	require.EqualError(t, guest.SetOverrides(acme, plan),
+	require.EqualError(t, guest.SetOverrides(plan),
 		`stint: not for shares of a total: the limit of TenantFloor:acme is the owner's, which has 20/1h and not 30/1h`)
-	for _, other := range []struct {
-		id     string
-		limits map[stint.Name]stint.Limit
-	}{
-		{"acme", map[stint.Name]stint.Limit{tenantFloor: {}}},
-		{"initech", map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(1), perID: stint.PerHour(1)}},
-		{"", map[stint.Name]stint.Limit{total: stint.PerHour(99)}},
+	for _, others := range [][]stint.Override{
+		{{Key: acme}},
+		{
+			{Key: perID.Key("initech"), Limit: stint.PerHour(1)},
+			{Key: tenantFloor.Key("initech"), Limit: stint.PerHour(1)},
+		},
+		{{Key: total.Key(""), Limit: stint.PerHour(99)}},
 	} {
-		require.ErrorIs(t, guest.SetOverrides(stint.OverrideID{ID: other.id}, other.limits), stint.ErrShare)
+		require.ErrorIs(t, guest.SetOverrides(others...), stint.ErrShare)
 		same()
 	}
-	for _, agreed := range []map[stint.Name]stint.Limit{{tenantFloor: stint.PerHour(20)}, {tenant: stint.PerHour(50)}} {
-		require.NoError(t, guest.SetOverrides(acme, agreed))
+	for _, agreed := range []stint.Override{
+		{Key: acme, Limit: stint.PerHour(20)}, {Key: tenant.Key("acme"), Limit: stint.PerHour(50)},
+	} {
+		require.NoError(t, guest.SetOverrides(agreed))
 	}
 	require.NoError(t, guest.Reset(tenant.Key("acme")))
 	b, err := guest.Bucket(tenant.Key("acme"))
 	require.NoError(t, err)
 	require.EqualValues(t, 50, b.Remaining, "a ceiling is the guest's")
-	require.NoError(t, guest.SetOverrides(stint.OverrideID{ID: "initech"}, map[stint.Name]stint.Limit{tenantFloor: {}}))
+	require.NoError(t, guest.SetOverrides(stint.Override{Key: tenantFloor.Key("initech")}))
 
-	require.NoError(t, owner.SetOverrides(acme, plan))
-	require.NoError(t, guest.SetOverrides(acme, plan), "the owner has it")
+	require.NoError(t, owner.SetOverrides(plan))
+	require.NoError(t, guest.SetOverrides(plan), "the owner has it")
 	for guest.Allow(tenant.Key("other")) { // borrows what it can
 	}
 	d, err := guest.Spend(tenant.Key("acme"), 30)
@@ -172,12 +175,12 @@ func TestSetOverridesOfShares(t *testing.T) {
 	require.True(t, d.Allowed)
 
 	withoutOwner(t, guest)
-	require.ErrorIs(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(20)}), ErrNoOwner)
-	require.NoError(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenant: stint.PerHour(60)}))
+	require.ErrorIs(t, guest.SetOverrides(stint.Override{Key: acme, Limit: stint.PerHour(20)}), ErrNoOwner)
+	require.NoError(t, guest.SetOverrides(stint.Override{Key: tenant.Key("acme"), Limit: stint.PerHour(60)}))
 	require.NoError(t, owner.Close())
 	require.NoError(t, guest.take())
 	require.Equal(t, RoleOwner, guest.Role())
-	require.NoError(t, guest.SetOverrides(acme, map[stint.Name]stint.Limit{tenantFloor: stint.PerHour(20)}))
+	require.NoError(t, guest.SetOverrides(stint.Override{Key: acme, Limit: stint.PerHour(20)}))
 }
 
 // A guest cannot bring a new tree of shares.
@@ -197,7 +200,7 @@ func TestTreeOfGuest(t *testing.T) {
 // A guest's other new Names are declared beside a tree that the owner cannot add.
 func TestNewNameBesideTree(t *testing.T) {
 	path := filePath(t)
-	limits, err := stint.NewLimits(stint.Names{shared: testNames[shared]}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{shared: testNames[shared]})
 	require.NoError(t, err)
 	owner, guest := openOn(t, path, limits, nil), openOn(t, path, shareLimits(t), nil)
 	ds := make([]stint.Decision, 2)
@@ -220,11 +223,11 @@ func TestNewNameBesideTree(t *testing.T) {
 
 // manyPlans returns a Limiter that keeps overrides, and whose limits have so many.
 func manyPlans(t testing.TB, n int) *Limiter {
-	ids := make([]stint.OverrideID, n)
-	for i := range ids {
-		ids[i].ID = fmt.Sprint("customer-", i)
+	overrides := make([]stint.Override, n)
+	for i := range overrides {
+		overrides[i] = stint.Override{Key: perID.Key(fmt.Sprint("customer-", i)), Limit: stint.PerHour(7)}
 	}
-	limits, err := stint.NewLimits(testNames, nil, map[stint.Name][]stint.Override{perID: {{IDs: ids, Limit: stint.PerHour(7)}}})
+	limits, err := stint.NewLimits(testNames, overrides...)
 	require.NoError(t, err)
 	return openOn(t, filePath(t), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
 }
@@ -242,19 +245,18 @@ func TestEndOfPlanAmongMany(t *testing.T) {
 	before := allocated()
 	for i := range rounds {
 		for _, limit := range []stint.Limit{stint.PerHour(int64(9 + i)), {}} {
-			plan := map[stint.Name]stint.Limit{perID: limit}
-			require.NoError(t, l.SetOverrides(stint.OverrideID{ID: fmt.Sprint("new-", i)}, plan))
+			require.NoError(t, l.SetOverrides(stint.Override{Key: perID.Key(fmt.Sprint("new-", i)), Limit: limit}))
 		}
 	}
 	require.Less(t, allocated()-before, uint64(4*rounds*n), "four bytes for each override in each round")
 	require.Empty(t, l.plans)
-	require.NoError(t, l.SetOverrides(stint.OverrideID{ID: "customer-7"}, map[stint.Name]stint.Limit{perID: {}}))
+	require.NoError(t, l.SetOverrides(stint.Override{Key: perID.Key("customer-7")}))
 	require.Len(t, l.plans, 1, "the limits list it, so it stays removed")
 }
 
 func BenchmarkEndOfPlan(b *testing.B) {
 	l := manyPlans(b, 200_000)
 	for b.Loop() {
-		require.NoError(b, l.SetOverrides(stint.OverrideID{ID: "x"}, map[stint.Name]stint.Limit{perID: {}}))
+		require.NoError(b, l.SetOverrides(stint.Override{Key: perID.Key("x")}))
 	}
 }

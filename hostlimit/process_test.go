@@ -77,7 +77,7 @@ func work(o workerOptions) {
 		defer printing.Unlock()
 		out.Encode(m)
 	}
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: o.Limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: o.Limit}})
 	if err != nil {
 		panic(err)
 	}
@@ -243,7 +243,7 @@ func startOwner(t *testing.T) (path string, owner *worker, guest *Limiter) {
 	path = filePath(t)
 	owner = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
 	require.NoError(t, err)
 	return path, owner, openOn(t, path, limits, nil)
 }
@@ -329,7 +329,7 @@ func (w *worker) kill() {
 // spentOf opens the file, and returns the tokens that a bucket lacks.
 func spentOf(t *testing.T, path, id string, limit stint.Limit) int64 {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}})
 	require.NoError(t, err)
 	l, err := stint.Open(path, limits, nil)
 	require.NoError(t, err)

@@ -79,7 +79,7 @@ func settleAfterKill(t *testing.T, limit stint.Limit) {
 	rolling := stint.Limit{Burst: limit.Burst, Count: 1, Period: time.Hour, Durability: limit.Durability}
 	owner := startWorker(t, workerOptions{Path: path, Limit: rolling, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}})
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	require.Equal(t, RoleGuest, guest.Role())

@@ -21,7 +21,7 @@ import (
 // stopped for too long.
 func TestStoppedGuest(t *testing.T) {
 	path := filePath(t)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
 	require.NoError(t, err)
 	owner, polite := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
 	const callers = 32

@@ -46,7 +46,7 @@ func stormLimits(other int64) *stint.Limits {
 		limit.Durability = level
 		names[stint.Name(1+i)] = stint.NameSpec{Label: level.String(), Limit: limit}
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		panic(err)
 	}

@@ -43,7 +43,7 @@ func beStranger(told string) {
 	if err := json.Unmarshal([]byte(told), &o); err != nil {
 		panic(err)
 	}
-	limits, _ := stint.NewLimits(testNames, nil, nil)
+	limits, _ := stint.NewLimits(testNames)
 	var err error
 	switch {
 	case o.Listen != "":

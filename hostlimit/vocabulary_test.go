@@ -79,7 +79,7 @@ func TestSameAnswers(t *testing.T) {
 		class:   {Label: "Class", Parent: total, Limit: stint.PerHour(50)},
 		quota:   {Label: "Quota", Limit: stint.EachYear(10, time.UTC)},
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	now := time.Date(2027, 5, 6, 7, 8, 9, 0, time.UTC) // stands still
 	options := stint.Options{Now: func() time.Time { return now }, Durability: stint.Flushed}
@@ -211,19 +211,19 @@ func TestSameAnswers(t *testing.T) {
 		add("Number of "+label, func(l vocabulary) (any, error) { return l.Number(label) })
 	}
 	add("SetOverrides", func(l vocabulary) (any, error) {
-		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: stint.Blocked})
+		return nil, l.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: stint.Blocked})
 	})
 	add("Spend of an override", func(l vocabulary) (any, error) { return l.Spend(a, 1) })
 	add("Bucket of an override", func(l vocabulary) (any, error) { return l.Bucket(a) })
 	add("SetOverrides of no Name", func(l vocabulary) (any, error) {
-		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{99: stint.Blocked})
+		return nil, l.SetOverrides(stint.Override{Key: stint.Name(99).Key("a"), Limit: stint.Blocked})
 	})
 	add("SetOverrides of a bad limit", func(l vocabulary) (any, error) {
-		return nil, l.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{perID: {Burst: -1}})
+		return nil, l.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: stint.Limit{Burst: -1}})
 	})
 	add("SetLimits of none", func(l vocabulary) (any, error) { return nil, l.SetLimits(nil) })
 	add("SetLimits of another label", func(l vocabulary) (any, error) {
-		other, err := stint.NewLimits(stint.Names{perID: {Label: "Other", Limit: stint.PerHour(1)}}, nil, nil)
+		other, err := stint.NewLimits(stint.Names{perID: {Label: "Other", Limit: stint.PerHour(1)}})
 		require.NoError(t, err)
 		return nil, l.SetLimits(other)
 	})
@@ -275,7 +275,7 @@ func TestSameAnswers(t *testing.T) {
 // A process uses only Names that it declares, even if the owner has others.
 func TestNameOfTheOwner(t *testing.T) {
 	path, names := filePath(t), stint.Names{perID: testNames[perID]}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limits, nil)
 	require.Equal(t, RoleGuest, guest.Role())

@@ -154,9 +154,7 @@ func TestOverrideForIPv6(t *testing.T) {
 		{nil, 128, "2001:db8:0:1::7/128", true},
 	} {
 		names := stint.Names{perIP: {Label: "ip", ID: tc.format, Limit: stint.PerMinute(5)}}
-		limits, err := stint.NewLimits(names, nil, map[stint.Name][]stint.Override{
-			perIP: {{IDs: []stint.OverrideID{{ID: tc.id}}, Limit: stint.PerMinute(600)}},
-		})
+		limits, err := stint.NewLimits(names, stint.Override{Key: perIP.Key(tc.id), Limit: stint.PerMinute(600)})
 		require.NoError(t, err)
 		lim, err := stint.New(stint.NewMemStore(), limits, nil)
 		require.NoError(t, err)

@@ -25,7 +25,7 @@ func Example_fourLimits() {
 		Critical:      {Label: "critical", ID: stint.Shared, Limit: stint.PerSecond(10), Parent: Fleet, Floor: CriticalFloor},
 		CriticalFloor: {Label: "critical-floor", ID: stint.Shared, Limit: stint.PerSecond(4)},
 		Other:         {Label: "other", ID: stint.Shared, Limit: stint.PerSecond(10), Parent: Fleet},
-	}, nil, nil)
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -27,7 +27,7 @@ func open() *stint.Limiter {
 		RequestsPerAddress: {Label: "requests", Limit: stint.PerMinute(100)},
 		FailedLogins:       {Label: "login", Limit: stint.PerHour(2)},
 		RequestsPerServer:  {Label: "server", Limit: stint.PerDay(1)},
-	}, nil, nil)
+	})
 	if err != nil {
 		panic(err)
 	}

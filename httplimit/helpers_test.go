@@ -78,7 +78,7 @@ func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	for name, l := range others {
 		defaults[name] = l
 	}
-	limits, err := stint.NewLimits(testNames, defaults, nil)
+	limits, err := stint.NewLimits(testNames.WithLimits(defaults))
 	require.NoError(t, err)
 	return limits
 }

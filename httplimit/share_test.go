@@ -28,8 +28,8 @@ func newShares(t testing.TB, ofTotal, ofTenant stint.Limit) (*stint.Limiter, *te
 		total:       {Label: "total", ID: stint.Shared},
 		tenant:      {Label: "tenant", Parent: total, Floor: tenantFloor},
 		tenantFloor: {Label: "floor"},
-	}, map[stint.Name]stint.Limit{total: ofTotal, tenant: ofTenant},
-		map[stint.Name][]stint.Override{tenantFloor: {{Limit: floor, IDs: []stint.OverrideID{{ID: "floor"}}}}})
+	}.WithLimits(map[stint.Name]stint.Limit{total: ofTotal, tenant: ofTenant}),
+		stint.Override{Key: tenantFloor.Key("floor"), Limit: floor})
 	require.NoError(t, err)
 	clock := newTestClock()
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: clock.now})

@@ -96,18 +96,17 @@ type source struct {
 // read returns the limits in a source of defaults and sources of overrides.
 func read(names stint.Names, sources []source) (*stint.Limits, error) {
 	r := reader{
-		names:     names,
-		labels:    make(map[string]stint.Name),
-		defaults:  make(map[stint.Name]stint.Limit),
-		overrides: make(map[stint.Name][]stint.Override),
-		ids:       make(map[stint.Name]map[string]idPlace),
-		places:    make(map[stint.Name]idPlace),
+		names:    names,
+		labels:   make(map[string]stint.Name),
+		defaults: make(map[stint.Name]stint.Limit),
+		ids:      make(map[stint.Name]map[string]idPlace),
+		places:   make(map[stint.Name]idPlace),
 	}
 	for name, spec := range names {
 		r.labels[spec.Label] = name
 		r.defaults[name] = stint.Unlimited
 	}
-	_, err := stint.NewLimits(names, r.defaults, nil)
+	_, err := stint.NewLimits(names.WithLimits(r.defaults))
 	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
 		return nil, err
 	}

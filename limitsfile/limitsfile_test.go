@@ -330,8 +330,8 @@ func FuzzParse(f *testing.F) {
 				if limit, ok := ls.Default(name); ok {
 					require.NoError(t, limit.Validate())
 				}
-				for id, limit := range ls.Overrides(name) {
-					require.NoError(t, limit.Validate(), id)
+				for o := range ls.Overrides(name) {
+					require.NoError(t, o.Limit.Validate(), o.Key)
 				}
 			}
 		}

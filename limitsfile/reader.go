@@ -26,7 +26,7 @@ type reader struct {
 	names     stint.Names
 	labels    map[string]stint.Name
 	defaults  map[stint.Name]stint.Limit
-	overrides map[stint.Name][]stint.Override
+	overrides []stint.Override
 	ids       map[stint.Name]map[string]idPlace // ids of the overrides so far
 	places    map[stint.Name]idPlace            // first label of each limit
 
@@ -381,7 +381,7 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 		r.ids[name] = places
 	}
 	file := r.file
-	ids := make([]stint.OverrideID, 0, len(given))
+	r.overrides = slices.Grow(r.overrides, len(given))
 	for _, g := range given {
 		canonical, err := r.names.CanonicalOverride(name, g.id.Value)
 		if err != nil {
@@ -394,9 +394,8 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 			continue
 		}
 		places[canonical] = idPlace{&file, g.id}
-		ids = append(ids, stint.OverrideID{ID: canonical, Comment: g.comment})
+		r.overrides = append(r.overrides, stint.Override{Key: name.Key(canonical), Limit: l, Comment: g.comment})
 	}
-	r.overrides[name] = append(r.overrides[name], stint.Override{IDs: ids, Limit: l})
 }
 
 // commentedID reads an id that is written as a mapping. The node is nil if the

@@ -10,7 +10,7 @@ import (
 // finish returns the limits, or the mistakes of all files. Mistakes in shares
 // of a total come last, because their limits may be in several files.
 func (r *reader) finish() (*stint.Limits, error) {
-	limits, err := stint.NewLimits(r.names, r.defaults, r.overrides)
+	limits, err := stint.NewLimits(r.names.WithLimits(r.defaults), r.overrides...)
 	others, shares := mistakesIn(err)
 	if r.all == nil {
 		r.all = others

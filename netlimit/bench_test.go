@@ -32,9 +32,8 @@ func TestMain(m *testing.M) {
 	}
 	testing.Init()
 	testing.Benchmark(func(b *testing.B) {
-		limits, err := stint.NewLimits(stint.Names{perPeer: {Label: "connections"}},
-			map[stint.Name]stint.Limit{perPeer: stint.PerSecond(1e9)},
-			map[stint.Name][]stint.Override{perPeer: {{IDs: []stint.OverrideID{{ID: flooder}}, Limit: stint.Blocked}}})
+		limits, err := stint.NewLimits(stint.Names{perPeer: {Label: "connections", Limit: stint.PerSecond(1e9)}},
+			stint.Override{Key: perPeer.Key(flooder), Limit: stint.Blocked})
 		require.NoError(b, err)
 		lim, err := stint.New(stint.NewMemStore(), limits, nil)
 		require.NoError(b, err)

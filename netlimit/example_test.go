@@ -13,8 +13,7 @@ import (
 // the listener, with TLS or without.
 func Example() {
 	const PerPeer stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{PerPeer: {Label: "connections"}},
-		map[stint.Name]stint.Limit{PerPeer: stint.PerMinute(3)}, nil)
+	limits, err := stint.NewLimits(stint.Names{PerPeer: {Label: "connections", Limit: stint.PerMinute(3)}})
 	if err != nil {
 		log.Fatal(err)
 	}

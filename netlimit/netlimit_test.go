@@ -30,8 +30,7 @@ const perPeer stint.Name = 1
 // newLimiter returns a Limiter of connections for each peer.
 func newLimiter(t testing.TB, l stint.Limit) *stint.Limiter {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{perPeer: {Label: "connections"}},
-		map[stint.Name]stint.Limit{perPeer: l}, nil)
+	limits, err := stint.NewLimits(stint.Names{perPeer: {Label: "connections", Limit: l}})
 	require.NoError(t, err)
 	lim, err := stint.Open(filepath.Join(t.TempDir(), "q.db"), limits, nil)
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ const RequestsPerAddress stint.Name = 1
 func openExample() *stint.Limiter {
 	limits, err := stint.NewLimits(stint.Names{
 		RequestsPerAddress: {Label: "requests", Limit: stint.PerHour(2)},
-	}, nil, nil)
+	})
 	if err != nil {
 		panic(err)
 	}

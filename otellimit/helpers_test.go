@@ -33,7 +33,7 @@ var names = stint.Names{
 // newLimits returns the limits of names.
 func newLimits(t testing.TB, names stint.Names) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	return limits
 }

@@ -252,7 +252,7 @@ func TestAwayBegins(t *testing.T) {
 func TestAwayOptions(t *testing.T) {
 	t.Parallel()
 	limits := testLimits(t, stint.PerHour(8))
-	large, err := stint.NewLimits(stint.Names{40_000: {Label: "large", Limit: stint.PerHour(1)}}, nil, nil)
+	large, err := stint.NewLimits(stint.Names{40_000: {Label: "large", Limit: stint.PerHour(1)}})
 	require.NoError(t, err)
 	for want, c := range map[string]struct {
 		limits *stint.Limits

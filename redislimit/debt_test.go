@@ -158,7 +158,7 @@ func hourly(t *testing.T, names ...stint.Name) *stint.Limits {
 	for _, name := range names {
 		declared[name] = stint.NameSpec{Label: testNames[name].Label, Limit: stint.PerHour(800)}
 	}
-	limits, err := stint.NewLimits(declared, nil, nil)
+	limits, err := stint.NewLimits(declared)
 	require.NoError(t, err)
 	return limits
 }

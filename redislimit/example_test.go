@@ -12,7 +12,7 @@ import (
 // Health reports that the server is away.
 func ExampleOpen_away() {
 	const perAccount stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(12)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(12)}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -30,10 +30,10 @@ func TestShareDecides(t *testing.T) {
 	b := &both{T: t, clock: clock, rnd: rand.New(rand.NewPCG(8, 20))}
 	l, c := newAway(t, whole, Options{Nodes: 2, Now: clock.now})
 	b.remote = l
-	shares, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{
+	shares, err := stint.NewLimits(testNames.WithLimits(map[stint.Name]stint.Limit{
 		perID: whole.DividedBy(2), everyone: whole.DividedBy(2), other: stint.PerHour(7).DividedBy(2), off: stint.Unlimited,
 		shut: stint.Blocked,
-	}, nil)
+	}))
 	require.NoError(t, err)
 	b.local, err = stint.New(stint.NewMemStore(), shares, &stint.Options{Now: clock.now})
 	require.NoError(t, err)
@@ -416,7 +416,7 @@ func TestSetLimitsFirstShare(t *testing.T) {
 		for _, name := range names {
 			all[name] = stint.NameSpec{Label: strconv.Itoa(int(name)), Limit: stint.PerHour(8)}
 		}
-		limits, err := stint.NewLimits(all, nil, nil)
+		limits, err := stint.NewLimits(all)
 		require.NoError(t, err)
 		return limits
 	}
@@ -441,7 +441,7 @@ func TestSetLimitsWhileAway(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(3), d.Remaining)
 	limits, err := stint.NewLimits(stint.Names{perID: {Label: "perID", Limit: stint.PerHour(4)},
-		77: {Label: "new", Limit: stint.PerHour(6)}}, nil, nil)
+		77: {Label: "new", Limit: stint.PerHour(6)}})
 	require.NoError(t, err)
 	require.NoError(t, l.SetLimits(limits))
 	d, err = l.Spend(stint.Name(77).Key("a"), 1)

@@ -336,7 +336,7 @@ func TestRefusals(t *testing.T) {
 		shares, err := stint.NewLimits(stint.Names{
 			1: {Label: "total", ID: stint.Shared, Limit: stint.PerHour(100)},
 			2: {Label: "share", Limit: stint.PerHour(10), Parent: 1},
-		}, nil, nil)
+		})
 		require.NoError(t, err)
 		_, err = Open("redis://127.0.0.1:1", shares, nil)
 		require.ErrorContains(t, err, "shares of a total")

@@ -80,8 +80,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		}
 		d, _ := limits.Default(name)
 		err := l.supports(d)
-		for _, other := range limits.Overrides(name) {
-			err = cmp.Or(err, l.supports(other))
+		for o := range limits.Overrides(name) {
+			err = cmp.Or(err, l.supports(o.Limit))
 		}
 		if err != nil {
 			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)

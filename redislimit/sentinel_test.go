@@ -84,9 +84,9 @@ func TestSentinel(t *testing.T) {
 	limit := stint.Limit{Burst: burst, Count: 2, Period: time.Hour}
 	synced := limit
 	synced.Durability = stint.Synced
-	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{
+	limits, err := stint.NewLimits(testNames.WithLimits(map[stint.Name]stint.Limit{
 		perID: synced, other: limit, everyone: limit, off: stint.Unlimited, shut: stint.Blocked,
-	}, nil)
+	}))
 	require.NoError(t, err)
 	l, err := Open("redis://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2]+"&master_set=primary", limits,
 		&Options{Timeout: 200 * time.Millisecond})

@@ -40,9 +40,9 @@ var testNames = stint.Names{
 
 func testLimits(tb testing.TB, l stint.Limit) *stint.Limits {
 	tb.Helper()
-	limits, err := stint.NewLimits(testNames, map[stint.Name]stint.Limit{
+	limits, err := stint.NewLimits(testNames.WithLimits(map[stint.Name]stint.Limit{
 		perID: l, everyone: l, other: stint.PerHour(7), off: stint.Unlimited, shut: stint.Blocked,
-	}, nil)
+	}))
 	require.NoError(tb, err)
 	return limits
 }

@@ -170,8 +170,7 @@ func TestCalendarsRefused(t *testing.T) {
 	t.Parallel()
 	day := stint.EachDay(5, time.UTC)
 	names := stint.Names{perID: {Label: "perID", Limit: stint.PerHour(2)}}
-	override, err := stint.NewLimits(names, nil,
-		map[stint.Name][]stint.Override{perID: {{Limit: day, IDs: []stint.OverrideID{{ID: "a"}}}}})
+	override, err := stint.NewLimits(names, stint.Override{Key: perID.Key("a"), Limit: day})
 	require.NoError(t, err)
 	file, err := limitsfile.Parse(names, []byte("perID: {quota: 5, resets: daily, zone: UTC}"))
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func run(addr, file, api string, watch *stopwatch) error {
 	}
 	limits, err := stint.NewLimits(stint.Names{
 		Requests: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: limit},
-	}, nil, nil)
+	})
 	if err != nil {
 		return err
 	}

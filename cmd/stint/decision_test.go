@@ -150,7 +150,7 @@ func TestDecisionAfterHold(t *testing.T) {
 
 // spend --force asks an owner once, and takes what is there at that instant.
 func TestSpendUpTo(t *testing.T) {
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.EachDay(3, nil)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.EachDay(3, nil)}})
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

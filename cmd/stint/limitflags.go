@@ -129,7 +129,7 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		}
 		names[numbers[f.label()]] = stint.NameSpec{Label: f.label(), Limit: limit}
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	return limits, numbers, err
 }
 
@@ -225,7 +225,7 @@ func (f *limitFlags) source(label, id string) (string, error) {
 			return "", err
 		}
 		for override := range limits.Overrides(numbers[label]) {
-			if override.ID == id {
+			if override.Key.ID == id {
 				return strings.TrimSuffix("an override in "+file+": "+override.Comment, ": "), nil
 			}
 		}

@@ -87,8 +87,8 @@ func resets(limits *stint.Limits, now time.Time) string {
 		if limit, ok := limits.Default(name); ok {
 			quotas[limit] = true
 		}
-		for _, limit := range limits.Overrides(name) {
-			quotas[limit] = true
+		for o := range limits.Overrides(name) {
+			quotas[o.Limit] = true
 		}
 		var lines []string
 		for limit := range quotas {

@@ -19,7 +19,7 @@ func TestList(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	names := stint.Names{1: {Label: "b"}, 2: {Label: "a"}}
 	limit := stint.Limit{Burst: 7, Count: 3, Period: 24 * time.Hour}
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{1: limit, 2: limit}, nil)
+	limits, err := stint.NewLimits(names.WithLimits(map[stint.Name]stint.Limit{1: limit, 2: limit}))
 	require.NoError(t, err)
 	limiter, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)

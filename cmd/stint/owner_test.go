@@ -30,7 +30,7 @@ const orders stint.Name = 6
 // Alice has spent one of three tokens.
 func serve(path string) {
 	limits, err := stint.NewLimits(
-		stint.Names{orders: {Label: "Orders", Limit: stint.Limit{Burst: 3, Count: 3, Period: 3000 * time.Hour}}}, nil, nil)
+		stint.Names{orders: {Label: "Orders", Limit: stint.Limit{Burst: 3, Count: 3, Period: 3000 * time.Hour}}})
 	check := func(err error) {
 		if err != nil {
 			fmt.Println(err)
@@ -182,7 +182,7 @@ func TestOwner(t *testing.T) {
 func TestOwnerCalendar(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "quota.db")
 	year := stint.EachYear(5, time.UTC)
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: year}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: year}})
 	require.NoError(t, err)
 	lim, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestOwnerLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := filepath.Join(t.TempDir(), "quota.db")
-			limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerDay(3)}}, nil, nil)
+			limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerDay(3)}})
 			require.NoError(t, err)
 			lim, err := stint.Open(db, limits, nil)
 			require.NoError(t, err)

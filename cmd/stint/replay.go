@@ -350,7 +350,7 @@ func (f *replayFlags) load(c *replay.Config, number func(label string) (stint.Na
 			return nil, err
 		}
 	}
-	return stint.NewLimits(names, nil, nil)
+	return stint.NewLimits(names)
 }
 
 // decides makes a limit one of those that decide.

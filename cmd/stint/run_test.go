@@ -63,7 +63,7 @@ func TestProcessesAtOnce(t *testing.T) {
 func TestRunHeld(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	names := stint.Names{1: {Label: defaultLabel, Limit: stint.PerHour(1)}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	l, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestRunAtOwner(t *testing.T) {
 	}
 	db := filepath.Join(t.TempDir(), "stint.db")
 	key := orders.Key("a")
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerHour(1)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerHour(1)}})
 	require.NoError(t, err)
 	owner, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)

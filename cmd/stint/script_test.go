@@ -158,7 +158,7 @@ func holdLock(ts *testscript.TestScript, _ bool, args []string) {
 func serveFile(ts *testscript.TestScript, _ bool, args []string) {
 	limit, err := stint.ParseLimit(args[1])
 	ts.Check(err)
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: limit}})
 	ts.Check(err)
 	lim, err := stint.Open(ts.MkAbs(args[0]), limits, nil)
 	ts.Check(err)

@@ -103,7 +103,7 @@ func newTestServerAt(t testing.TB, path string, now *atomic.Int64, names stint.N
 		labels[spec.Label] = name
 	}
 	names[throttle] = stint.NameSpec{Label: throttleLabel, Limit: stint.Unlimited}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	limiter, err := hostlimit.Open(path, limits, &hostlimit.Options{
 		LimiterOptions: stint.Options{Now: func() time.Time { return time.Unix(0, now.Load()) }},

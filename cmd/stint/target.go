@@ -140,7 +140,7 @@ func (t *target) do(label string, limit stint.Limit, id string, act func(l decid
 	if id == "" {
 		spec.ID = stint.Shared
 	}
-	limits, err := stint.NewLimits(stint.Names{t.name: spec}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{t.name: spec})
 	if err != nil {
 		return failed(errors.Join(err, t.store.Close()))
 	}

@@ -39,7 +39,7 @@ func runs(t *testing.T, args ...string) (said string, code int) {
 // threeAnHour is a server that allows three requests an hour, and counts those that reach it.
 func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "hourly", Limit: stint.PerHour(3)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "hourly", Limit: stint.PerHour(3)}})
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

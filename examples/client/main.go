@@ -72,7 +72,7 @@ func run(file, quota string, wait time.Duration, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	limits, err := stint.NewLimits(names, map[stint.Name]stint.Limit{RequestsPerServer: limit}, nil)
+	limits, err := stint.NewLimits(names.WithLimits(map[stint.Name]stint.Limit{RequestsPerServer: limit}))
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func run(listen, file, text string, denied int) (err error) {
 	}
 	limits, err := stint.NewLimits(stint.Names{
 		RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: limit},
-	}, nil, nil)
+	})
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func limits() (*stint.Limits, error) {
 	return stint.NewLimits(stint.Names{
 		perMinute: {Label: "tokens-per-minute"},
 		perMonth:  {Label: "tokens-per-month"},
-	}, map[stint.Name]stint.Limit{perMinute: minute, perMonth: month}, nil)
+	}.WithLimits(map[stint.Name]stint.Limit{perMinute: minute, perMonth: month}))
 }
 
 // accounts has the account of each key. A real proxy reads them from elsewhere.

@@ -9,7 +9,7 @@ const Requests stint.Name = 1
 func open(file string, d stint.Durability) (*stint.Limiter, error) {
 	limit := stint.PerHour(3)
 	limit.Durability = d
-	limits, err := stint.NewLimits(stint.Names{Requests: {Label: "Requests", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{Requests: {Label: "Requests", Limit: limit}})
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func rateAfter(w io.Writer, file string) error {
 	const Requests stint.Name = 1
 	limits, err := stint.NewLimits(stint.Names{
 		Requests: {Label: "Requests", Limit: stint.PerHour(3)},
-	}, nil, nil)
+	})
 	if err != nil {
 		return err
 	}

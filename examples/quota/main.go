@@ -50,7 +50,7 @@ func run(file string, n int64, calls int, out io.Writer) (err error) {
 	quota := stint.EachMonth(n, pacific)
 	quota.Durability = stint.Synced // a call that was sent counts, whatever ends the program
 	names := stint.Names{Calls: {Label: "Calls", ID: stint.Shared, Limit: quota}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ type plain struct{ redislimit.Client }
 func TestClusterHangs(t *testing.T) {
 	addrs, processes := startCluster(t)
 	limit := stint.PerHour(1_000_000)
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: limit}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: limit}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const perAccount stint.Name = 1
 
 // spend asks three times for a token of a bucket of two.
 func spend(client redislimit.Client, id string) {
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(2)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(2)}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func TestClients(t *testing.T) {
 	addr, server, stop := start()
 	defer stop()
 	cut := new(atomic.Bool)
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestRefusedConnection(t *testing.T) {
 	if err := spend(0); isDial(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("DialerRetries is not needed any more:", err)
 	}
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func run(args []string) (err error) {
 	if file == "" {
 		file = "shared.db"
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		return err
 	}

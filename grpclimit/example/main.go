@@ -27,7 +27,7 @@ func check(err error) {
 func main() {
 	limits, err := stint.NewLimits(stint.Names{
 		CallsPerAddress: {Label: "calls", Limit: stint.PerMinute(3)},
-	}, nil, nil)
+	})
 	check(err)
 	limiter, err := stint.Open("quota.db", limits, nil)
 	check(err)

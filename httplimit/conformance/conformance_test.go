@@ -39,7 +39,7 @@ func limiter(t *testing.T, limit func(i int) stint.Limit) *stint.Limiter {
 	for i, label := range labels {
 		names[stint.Name(i+1)] = stint.NameSpec{Label: label, Limit: limit(i)}
 	}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	still := time.Now()
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return still }})

@@ -138,8 +138,7 @@ func TestBrowser(t *testing.T) {
 	if err != nil {
 		t.Skip("no chromium")
 	}
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "pages", Limit: stint.Limit{Burst: 2, Count: 1, Period: 3 * time.Second}}},
-		nil, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "pages", Limit: stint.Limit{Burst: 2, Count: 1, Period: 3 * time.Second}}})
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ func TestURLFormat(t *testing.T) {
 	const logins stint.Name = 1
 	limits, err := stint.NewLimits(stint.Names{
 		logins: {Label: "logins", Limit: stint.PerHour(1)},
-	}, nil, nil)
+	})
 	require.NoError(t, err)
 	login := func(w http.ResponseWriter, r *http.Request) {}
 	statuses := func(h http.Handler) (statuses []int) {

@@ -172,7 +172,7 @@ func TestPageSearch(t *testing.T) {
 	require.NotContains(t, get(p, "?id=<script>").Body.String(), "<script")
 
 	t.Run("everyone", func(t *testing.T) {
-		limits, err := stint.NewLimits(stint.Names{1: {Label: "all", ID: stint.Shared, Limit: stint.PerMinute(5)}}, nil, nil)
+		limits, err := stint.NewLimits(stint.Names{1: {Label: "all", ID: stint.Shared, Limit: stint.PerMinute(5)}})
 		require.NoError(t, err)
 		lim, err := stint.New(stint.NewMemStore(), limits, nil)
 		require.NoError(t, err)

@@ -12,8 +12,7 @@ import (
 )
 
 func ExampleNew() {
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "requests"}},
-		map[stint.Name]stint.Limit{1: stint.PerMinute(100)}, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "requests", Limit: stint.PerMinute(100)}})
 	if err != nil {
 		panic(err)
 	}

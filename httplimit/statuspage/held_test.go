@@ -84,7 +84,7 @@ func TestReportManyHeld(t *testing.T) {
 		require.Contains(t, metrics, line+"\n")
 	}
 	t.Run("undeclared names", func(t *testing.T) {
-		limits, err := stint.NewLimits(stint.Names{failures: testNames[failures]}, nil, nil)
+		limits, err := stint.NewLimits(stint.Names{failures: testNames[failures]})
 		require.NoError(t, err)
 		require.NoError(t, lim.SetLimits(limits))
 		clock.pass(time.Second)

@@ -41,7 +41,7 @@ func testLimits(t *testing.T, others map[stint.Name]stint.Limit) *stint.Limits {
 	for name, limit := range others {
 		limits[name] = limit
 	}
-	all, err := stint.NewLimits(testNames, limits, nil)
+	all, err := stint.NewLimits(testNames.WithLimits(limits))
 	require.NoError(t, err)
 	return all
 }

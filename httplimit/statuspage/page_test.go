@@ -24,10 +24,12 @@ func TestNew(t *testing.T) {
 }
 
 func TestPageHTML(t *testing.T) {
-	limits, err := stint.NewLimits(stint.Names{1: {Label: `<script>alert("label")</script>`}},
-		map[stint.Name]stint.Limit{1: stint.PerDay(2000).WithBurst(7)}, map[stint.Name][]stint.Override{
-			1: {{IDs: []stint.OverrideID{{ID: "a"}, {ID: "b"}}, Limit: stint.PerHour(1)}},
-		})
+	const name stint.Name = 1
+	limits, err := stint.NewLimits(
+		stint.Names{name: {Label: `<script>alert("label")</script>`, Limit: stint.PerDay(2000).WithBurst(7)}},
+		stint.Override{Key: name.Key("a"), Limit: stint.PerHour(1)},
+		stint.Override{Key: name.Key("b"), Limit: stint.PerHour(1)},
+	)
 	require.NoError(t, err)
 	store := faultyStore{MemStore: stint.NewMemStore(), save: func() error { return errors.New("disk full") }}
 	lim, err := stint.New(store, limits, &stint.Options{Now: newClock().now})
@@ -118,9 +120,8 @@ func TestPageCalendar(t *testing.T) {
 	clock.pass(time.Second)
 	require.Empty(t, p.report().limit("address").Fullest)
 
-	require.NoError(t, lim.SetOverrides(stint.OverrideID{ID: client.ID}, map[stint.Name]stint.Limit{
-		perAddress: stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second),
-	}))
+	monthly := stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second)
+	require.NoError(t, lim.SetOverrides(stint.Override{Key: client, Limit: monthly}))
 	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
 	require.Contains(t, search(), "<p>3 of 5 left, resets 2001-11-01 01:00:30 UTC</p>")
 }

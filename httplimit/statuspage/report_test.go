@@ -284,8 +284,7 @@ func TestPrometheus(t *testing.T) {
 			lim.Allow(key)
 		}
 		p := New(lim, nil)
-		limits, err := stint.NewLimits(stint.Names{failures: {Label: "login"}},
-			map[stint.Name]stint.Limit{failures: stint.PerMinute(5)}, nil)
+		limits, err := stint.NewLimits(stint.Names{failures: {Label: "login", Limit: stint.PerMinute(5)}})
 		require.NoError(t, err)
 		require.NoError(t, lim.SetLimits(limits))
 		body := get(p, "?format=prometheus").Body.String()

@@ -16,7 +16,7 @@ import (
 // A guest's page shows what all processes share, and acts on it. It goes on when
 // the owner changes.
 func TestPageOfASharedFile(t *testing.T) {
-	limits, err := stint.NewLimits(stint.Names{perAddress: {Label: "address", Limit: stint.PerHour(5)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{perAddress: {Label: "address", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	folder, err := os.MkdirTemp("", "page")
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func TestKey(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	limits, err := stint.NewLimits(stint.Names{anyID: {Label: "any", Limit: stint.PerHour(1)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{anyID: {Label: "any", Limit: stint.PerHour(1)}})
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -229,9 +229,9 @@ func caseClosed(e *env) {
 	require.ErrorIs(e, err, stint.ErrClosed)
 	require.Zero(e, until)
 	if m, ok := e.Decider.(interface {
-		SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+		SetOverrides(...stint.Override) error
 	}); ok {
-		require.ErrorIs(e, m.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{plain: stint.Blocked}),
+		require.ErrorIs(e, m.SetOverrides(stint.Override{Key: plain.Key("a"), Limit: stint.Blocked}),
 			stint.ErrClosed)
 	}
 	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {

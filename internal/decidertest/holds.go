@@ -206,7 +206,7 @@ func caseWaitContext(e *env) {
 
 func caseWaitSleeps(e *env) {
 	fast := stint.Limit{Burst: 2, Count: 1, Period: 20 * time.Millisecond}
-	e.openWith(limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: fast}, nil), nil)
+	e.openWith(limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: fast})), nil)
 	begun := time.Now()
 	for range 5 {
 		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))

@@ -25,8 +25,7 @@ func shareNames() stint.Names {
 }
 
 func caseShares(e *env) {
-	limits := limitsOf(e, shareNames(), nil, map[stint.Name][]stint.Override{
-		floor: {{IDs: []stint.OverrideID{{ID: "a"}}, Limit: stint.PerMinute(2)}}})
+	limits := limitsOf(e, shareNames(), stint.Override{Key: floor.Key("a"), Limit: stint.PerMinute(2)})
 	if !e.subject.has(Shares) {
 		_, err := e.tryOpen(limits, newClock())
 		require.ErrorIs(e, err, stint.ErrShare)
@@ -87,7 +86,7 @@ func caseShares(e *env) {
 	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
 		names := shareNames()
 		names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5)}
-		require.Error(e, m.SetLimits(limitsOf(e, names, nil, nil)), "a limit keeps its Parent")
+		require.Error(e, m.SetLimits(limitsOf(e, names)), "a limit keeps its Parent")
 	}
 }
 
@@ -139,7 +138,7 @@ func caseSetLimits(e *env) {
 	m := method[interface{ SetLimits(*stint.Limits) error }](e)
 	key, idle := plain.Key("a"), plain.Key("idle")
 	e.spend(key, 6)
-	less := limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: {Burst: 2, Count: 6, Period: time.Minute}}, nil)
+	less := limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: {Burst: 2, Count: 6, Period: time.Minute}}))
 	e.clock.pass(time.Second)
 	require.NoError(e, m.SetLimits(less))
 	require.Same(e, less, e.Limits())
@@ -149,7 +148,7 @@ func caseSetLimits(e *env) {
 		e.skip("with %s, SetLimits leaves buckets as they are", e.subject.Name)
 	}
 	require.Equal(e, token, e.spend(key, 1).RetryAfter, "no longer than an empty bucket of the new limit")
-	more := limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: {Burst: 6, Count: 6, Period: 6 * time.Second}}, nil)
+	more := limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: {Burst: 6, Count: 6, Period: 6 * time.Second}}))
 	e.clock.pass(time.Second)
 	require.NoError(e, m.SetLimits(more))
 	require.EqualValues(e, 6, e.limitOf(key).Burst)
@@ -160,7 +159,7 @@ func caseSetLimits(e *env) {
 	spec := wrong[plain]
 	spec.Label = "different"
 	wrong[plain] = spec
-	if err := m.SetLimits(limitsOf(e, wrong, nil, nil)); err != nil { // a server does not store labels
+	if err := m.SetLimits(limitsOf(e, wrong)); err != nil { // a server does not store labels
 		require.ErrorIs(e, err, stint.ErrNameMismatch)
 		require.Same(e, more, e.Limits())
 	}
@@ -170,33 +169,33 @@ func caseSetLimits(e *env) {
 func caseSetOverrides(e *env) {
 	e.openOwn()
 	m := method[interface {
-		SetOverrides(id stint.OverrideID, limits map[stint.Name]stint.Limit) error
+		SetOverrides(overrides ...stint.Override) error
 	}](e)
-	key, id := plain.Key("a"), stint.OverrideID{ID: "a"}
+	key := plain.Key("a")
 	e.spend(key, 6)
-	require.NoError(e, m.SetOverrides(id, map[stint.Name]stint.Limit{plain: stint.Blocked}))
+	require.NoError(e, m.SetOverrides(stint.Override{Key: key, Limit: stint.Blocked}))
 	require.Equal(e, stint.Blocked, e.spend(key, 1).Limit)
 	require.EqualValues(e, 6, e.spend(plain.Key("b"), 1).Limit.Burst)
-	require.NoError(e, m.SetOverrides(id, map[stint.Name]stint.Limit{plain: {}}))
+	require.NoError(e, m.SetOverrides(stint.Override{Key: key}))
 	require.Equal(e, e.decision(key, 6*token, token), e.spend(key, 1))
-	require.NoError(e, m.SetOverrides(id, map[stint.Name]stint.Limit{plain: stint.Unlimited}))
+	require.NoError(e, m.SetOverrides(stint.Override{Key: key, Limit: stint.Unlimited}))
 	require.True(e, e.spend(key, 100).Allowed)
 	if e.subject.has(Clamps) { // what was used stays used
-		other := stint.OverrideID{ID: "b"}
-		e.spend(plain.Key("b"), 4)
-		require.NoError(e, m.SetOverrides(other, map[stint.Name]stint.Limit{plain: stint.PerMinute(60)}))
-		require.EqualValues(e, 55, e.left(plain.Key("b")))
-		require.NoError(e, m.SetOverrides(other, map[stint.Name]stint.Limit{plain: stint.PerMinute(3)}))
-		require.EqualValues(e, 0, e.left(plain.Key("b")))
+		other := plain.Key("b")
+		e.spend(other, 4)
+		require.NoError(e, m.SetOverrides(stint.Override{Key: other, Limit: stint.PerMinute(60)}))
+		require.EqualValues(e, 55, e.left(other))
+		require.NoError(e, m.SetOverrides(stint.Override{Key: other, Limit: stint.PerMinute(3)}))
+		require.EqualValues(e, 0, e.left(other))
 	}
 	var mistake *stint.ConfigError
-	require.ErrorAs(e, m.SetOverrides(id, map[stint.Name]stint.Limit{plain: {Burst: 5}}), &mistake)
+	require.ErrorAs(e, m.SetOverrides(stint.Override{Key: key, Limit: stint.Limit{Burst: 5}}), &mistake)
 	require.True(e, e.spend(key, 100).Allowed)
 }
 
 func caseCalendar(e *env) {
 	daily := stint.EachDay(6, time.UTC)
-	limits := limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: daily}, nil)
+	limits := limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: daily}))
 	c := newClock() // 04:05 UTC
 	if !e.subject.has(Calendars) {
 		_, err := e.tryOpen(limits, c)
@@ -260,7 +259,7 @@ func caseCalendarOthers(e *env) {
 		e.skip("%s has no calendars", e.subject.Name)
 	}
 	daily := stint.EachDay(6, time.UTC)
-	e.openWith(limitsOf(e, usualNames(), map[stint.Name]stint.Limit{plain: daily}, nil), newClock())
+	e.openWith(limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: daily})), newClock())
 	_, end := daily.PeriodAt(e.clock.now())
 	left := func() time.Duration { return end.Sub(e.clock.now()) }
 

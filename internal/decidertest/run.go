@@ -226,17 +226,15 @@ func usualNames() stint.Names {
 }
 
 func usualLimits(e *env) *stint.Limits {
-	return limitsOf(e, usualNames(), nil, map[stint.Name][]stint.Override{plain: {
-		{IDs: []stint.OverrideID{{ID: "vip"}}, Limit: stint.PerMinute(7)},
-		{IDs: []stint.OverrideID{{ID: "free"}}, Limit: stint.Unlimited},
-		{IDs: []stint.OverrideID{{ID: "bad"}}, Limit: stint.Blocked},
-	}})
+	return limitsOf(e, usualNames(),
+		stint.Override{Key: plain.Key("vip"), Limit: stint.PerMinute(7)},
+		stint.Override{Key: plain.Key("free"), Limit: stint.Unlimited},
+		stint.Override{Key: plain.Key("bad"), Limit: stint.Blocked},
+	)
 }
 
-func limitsOf(e *env, names stint.Names, defaults map[stint.Name]stint.Limit,
-	overrides map[stint.Name][]stint.Override,
-) *stint.Limits {
-	limits, err := stint.NewLimits(names, defaults, overrides)
+func limitsOf(e *env, names stint.Names, overrides ...stint.Override) *stint.Limits {
+	limits, err := stint.NewLimits(names, overrides...)
 	require.NoError(e, err)
 	return limits
 }

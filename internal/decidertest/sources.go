@@ -66,7 +66,7 @@ func caseSources(e *env) {
 			all = append(all, s)
 		}
 	}
-	e.openWith(limitsOf(e, names, nil, nil), newClock())
+	e.openWith(limitsOf(e, names), newClock())
 	for _, s := range all {
 		s.run(e)
 	}

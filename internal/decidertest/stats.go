@@ -15,7 +15,7 @@ func caseStats(e *env) {
 		names = shareNames()
 		names[class+10] = stint.NameSpec{Label: "second class", Limit: stint.PerMinute(1), Parent: total}
 	}
-	e.openWith(limitsOf(e, names, nil, nil), newClock())
+	e.openWith(limitsOf(e, names), newClock())
 	m := method[interface{ Stats() stint.Stats }](e)
 	counted := func(name stint.Name) [3]int64 {
 		l := m.Stats().Limits[name]

@@ -50,7 +50,7 @@ func (b betweenCalls) Bucket(key stint.Key) (stint.Bucket, error) {
 // the lock-out.
 func TestHoldBesideAnother(t *testing.T) {
 	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins"}}, map[stint.Name]stint.Limit{logins: stint.PerHour(5)}, nil)
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	key := logins.Key("a")
 	for last, ru := range map[stint.Key]Rule{key: {For: time.Hour}, CountKey(key): {For: time.Hour, Max: 24 * time.Hour}} {
@@ -105,7 +105,7 @@ func (b *beforeCall) ExtendHold(key stint.Key, until time.Time) (time.Time, erro
 // whatever the one does between two calls of the other.
 func TestHoldInTwoProcesses(t *testing.T) {
 	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	key := logins.Key("a")
 	ru := Rule{For: time.Hour, Max: 24 * time.Hour}
@@ -140,7 +140,7 @@ func TestHoldInTwoProcesses(t *testing.T) {
 // lock-out is remembered although its Max ends after the last instant of a file.
 func TestLast(t *testing.T) {
 	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})

@@ -27,7 +27,7 @@ func TestSpend(t *testing.T) {
 				total: {Label: "total", ID: stint.Shared, Limit: stint.PerHour(10)},
 				share: {Label: "share", Parent: total, Limit: stint.PerHour(6)},
 				other: {Label: "other", Limit: stint.PerHour(20)},
-			}, nil, nil)
+			})
 			require.NoError(t, err)
 			path := filepath.Join(t.TempDir(), "limits.db")
 			// Time stands still: no token comes back, and a refund has nothing to keep.

@@ -412,7 +412,7 @@ var blockedCases = map[string]func(e *env){
 	},
 	"meanwhile": func(e *env) { // it is blocked by an override while a handler runs
 		m, ok := e.lim.(interface {
-			SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+			SetOverrides(...stint.Override) error
 		})
 		if !ok {
 			e.Skipf("%s has no overrides that change", e.subject.Name)
@@ -430,7 +430,7 @@ var blockedCases = map[string]func(e *env){
 			for _, outcome := range []Outcome{OK, Failed, Broken} {
 				id := fmt.Sprint(outcome, n)
 				set := func(l stint.Limit) {
-					require.NoError(e, m.SetOverrides(stint.OverrideID{ID: id}, map[stint.Name]stint.Limit{own: l}))
+					require.NoError(e, m.SetOverrides(stint.Override{Key: own.Key(id), Limit: l}))
 				}
 				set(stint.PerHour(each))
 				require.True(e, do(Request{ID: id, Outcome: outcome, Settle: settle, Inside: func() { set(stint.Blocked) }}))
@@ -484,12 +484,12 @@ var unlimitedCases = map[string]func(e *env){
 	},
 	"beside a limit": func(e *env) {
 		m, ok := e.lim.(interface {
-			SetOverrides(stint.OverrideID, map[stint.Name]stint.Limit) error
+			SetOverrides(...stint.Override) error
 		})
 		if !ok {
 			e.Skipf("%s has no overrides that change", e.subject.Name)
 		}
-		require.NoError(e, m.SetOverrides(stint.OverrideID{ID: "a"}, map[stint.Name]stint.Limit{second: stint.PerHour(each)}))
+		require.NoError(e, m.SetOverrides(stint.Override{Key: second.Key("a"), Limit: stint.PerHour(each)}))
 		do := e.behind([]Rule{{Name: own}, {Name: second, Refund: true}})
 		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
 		e.requireBucket(0, second.Key("a"))

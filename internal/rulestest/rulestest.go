@@ -135,10 +135,11 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 		spec.ID, other.ID = stint.Shared, stint.Shared
 	}
 	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{own: k.limit, second: k.limit}
-	overrides := map[stint.Name][]stint.Override{}
+	var overrides []stint.Override
 	if k.override || k.only {
 		for name := range defaults {
-			overrides[name] = []stint.Override{{IDs: []stint.OverrideID{{ID: "a"}, {ID: "another"}}, Limit: k.limit}}
+			overrides = append(overrides, stint.Override{Key: name.Key("a"), Limit: k.limit},
+				stint.Override{Key: name.Key("another"), Limit: k.limit})
 			if defaults[name] = stint.Unlimited; k.override {
 				defaults[name] = k.limit.WithBurst(each + 1)
 			}
@@ -154,11 +155,11 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 		if k.floor {
 			spec.Floor = floor
 			names[floor] = stint.NameSpec{Label: "floor"}
-			overrides[floor] = []stint.Override{{IDs: []stint.OverrideID{{ID: "a"}}, Limit: stint.PerHour(2)}}
+			overrides = append(overrides, stint.Override{Key: floor.Key("a"), Limit: stint.PerHour(2)})
 		}
 	}
 	names[own], names[second] = spec, other
-	limits, err := stint.NewLimits(names, defaults, overrides)
+	limits, err := stint.NewLimits(names.WithLimits(defaults), overrides...)
 	require.NoError(t, err)
 	return limits
 }

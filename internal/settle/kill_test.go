@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // open opens the file with a clock.
 func open(path string, level stint.Durability, clock *atomic.Int64) (*stint.Limiter, error) {
 	l := stint.Limit{Burst: burst, Count: 1, Period: perTick, Durability: level}
-	limits, err := stint.NewLimits(stint.Names{tokens: {Label: "tokens", ID: stint.Shared, Limit: l}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{tokens: {Label: "tokens", ID: stint.Shared, Limit: l}})
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ var beginning = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // newSimulated returns a Limiter in memory. The variable now is its clock, in
 // nanoseconds since the beginning.
 func newSimulated(names stint.Names, now *atomic.Int64) (*stint.Limiter, error) {
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ func TestTakeOut(t *testing.T) {
 	for _, limit := range []stint.Limit{
 		stint.PerHour(5), stint.EachDay(5, time.UTC), stint.Unlimited, stint.PerHour(1),
 	} {
-		limits, err := stint.NewLimits(stint.Names{name: {Label: "a", Limit: limit}}, nil, nil)
+		limits, err := stint.NewLimits(stint.Names{name: {Label: "a", Limit: limit}})
 		require.NoError(t, err)
 		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})

@@ -26,7 +26,7 @@ func check(err error) {
 func main() {
 	limits, err := stint.NewLimits(stint.Names{
 		RequestsPerAddress: {Label: "requests", Limit: stint.PerMinute(100)},
-	}, nil, nil)
+	})
 	check(err)
 	limiter, err := stint.Open("quota.db", limits, nil)
 	check(err)

@@ -23,7 +23,7 @@ func main() {
 	flag.Parse()
 	log.SetFlags(0)
 	names := stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(20)}}
-	limits, err := stint.NewLimits(names, nil, nil)
+	limits, err := stint.NewLimits(names)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 func main() {
 	ids, err := strconv.Atoi(os.Args[2])
 	mustNot(err)
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "clients", Limit: stint.PerHour(60)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "clients", Limit: stint.PerHour(60)}})
 	mustNot(err)
 	l, err := stint.Open(os.Args[1], limits, &stint.Options{MaxResident: 10_000})
 	mustNot(err)

@@ -114,7 +114,7 @@ func Open(c Config, names stint.Names) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits, err := stint.NewLimits(own, nil, nil)
+	limits, err := stint.NewLimits(own)
 	if err != nil {
 		return nil, fmt.Errorf("redislimit: names while the server is away: %w", err)
 	}

@@ -56,7 +56,7 @@ func (n *Node) adoptEarlier(own, names stint.Names) error {
 	}
 	n.allNodes = n.nodesIn(tat)
 	own[nodesName] = nodesSpec(stint.AnyID)
-	limits, err := stint.NewLimits(own, nil, nil)
+	limits, err := stint.NewLimits(own)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (s *fakeServer) openOn(t *testing.T, store stint.Store, nodes int) *Node {
 	own, err := n.names(labeled(perID))
 	require.NoError(t, err)
 	own[nodesName] = nodesSpec(stint.AnyID)
-	limits, err := stint.NewLimits(own, nil, nil)
+	limits, err := stint.NewLimits(own)
 	require.NoError(t, err)
 	n.Local, err = stint.New(store, limits, &stint.Options{Now: s.Time, FlushInterval: time.Hour})
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ func (s steppingServer) Time() time.Time { return s.now() }
 func TestAhead(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	stop := func() time.Time { now = now.Add(3 * time.Second); return now }
-	limits, err := stint.NewLimits(stint.Names{}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{})
 	require.NoError(t, err)
 	local, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: stop})
 	require.NoError(t, err)
