@@ -163,7 +163,7 @@ func (l Limit) calendarMistakes(check func(ok bool, field string, value any, wan
 // if it is Unlimited or Blocked.
 func newRule(l Limit) (r rule, ok bool) {
 	r.limit = l
-	if l.mistakes() != nil || l == Unlimited || l == Blocked {
+	if l.mistakes() != nil || l.IsUnlimited() || l.IsBlocked() {
 		return r, false
 	}
 	if c := l.calendar.Calendar(); c != nil {

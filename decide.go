@@ -230,7 +230,7 @@ func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if d.Limit == (Limit{}) || d.Limit == Blocked {
+	if d.Limit == (Limit{}) || d.Limit.IsBlocked() {
 		return l.Now(), nil
 	}
 	return time.Unix(0, max(rs[0].To, rs[0].decided)), nil
@@ -705,7 +705,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	r.From, r.To = r.tat, r.tat
 	if !rule.limited() {
 		d.Limit = rule.limit
-		switch isBlocked := rule.limit == Blocked; {
+		switch isBlocked := rule.limit.IsBlocked(); {
 		case isBlocked && r.op != opRefund:
 			d.RetryAfter, d.ResetAfter = math.MaxInt64, math.MaxInt64
 		case !isBlocked:

@@ -13,10 +13,9 @@ type givenRules [256]atomic.Pointer[rule]
 
 // of returns the rule of a limit that a caller gives. The error is Validate's.
 func (g *givenRules) of(l Limit) (*rule, error) {
-	switch l {
-	case Unlimited:
+	if l == Unlimited {
 		return &unlimitedRule, nil
-	case Blocked:
+	} else if l == Blocked {
 		return &blockedRule, nil
 	}
 	const odd = 0x9E3779B97F4A7C15
@@ -43,7 +42,7 @@ func same(a, b Limit, level Durability) bool {
 // isZero is a comparison with Limit{}, which the compiler makes a call that reads
 // the Limit in larger pieces than the caller has just written it.
 func (l *Limit) isZero() bool {
-	return l.Burst|l.Count|int64(l.Period)|l.Queue == 0 && l.Durability == 0 && l.calendar == 0
+	return l.Burst|l.Count|int64(l.Period)|l.Queue == 0 && l.Durability == 0 && l.kind == 0 && l.calendar == 0
 }
 
 // give makes the Limit of req, if it has one, the given limit of r.

@@ -325,8 +325,8 @@ func TestResetOfGiven(t *testing.T) {
 func TestLimitIsZero(t *testing.T) {
 	var zero Limit
 	require.True(t, zero.isZero())
-	for _, l := range []Limit{{Burst: 1}, {Count: 1}, {Period: 1}, {Queue: 1}, {Durability: 1}, {calendar: 1}, {Period: -1}} {
+	for _, l := range []Limit{{Burst: 1}, {Count: 1}, {Period: 1}, {Queue: 1}, {Durability: 1}, {calendar: 1}, {kind: blockedKind}} {
 		require.False(t, l.isZero(), "%+v", l)
 	}
-	require.Equal(t, 6, reflect.TypeFor[Limit]().NumField(), "isZero must know the new field")
+	require.Equal(t, 7, reflect.TypeFor[Limit]().NumField(), "isZero must know the new field")
 }

@@ -27,20 +27,36 @@ type Limit struct {
 	Queue      int64      // most tokens that may queue; 0 means no bound
 	Durability Durability // 0 means the Limiter's default
 
+	kind     kind
 	calendar calendar.Index // 0 unless it is a quota of EachHour and its like
 }
 
-// Two Limits without arithmetic, for all ids or for those of an Override.
+// kind says whether a Limit has numbers.
+type kind uint8
+
+const (
+	limitedKind kind = iota
+	unlimitedKind
+	blockedKind
+)
+
+// Two Limits without numbers, for all ids or for those of an Override.
 var (
 	// Unlimited is the absence of a limit: every request is allowed.
-	Unlimited = Limit{Burst: math.MaxInt64, Period: -1}
+	Unlimited = Limit{kind: unlimitedKind}
 
 	// Blocked denies every request, whatever its cost. RetryAfter and ResetAfter
 	// are math.MaxInt64 nanoseconds, 292 years. Reserve and Wait return
 	// ErrBlocked, but requests that are in the queue keep their turns. The bucket
 	// keeps its state for a later limit: Refund changes nothing.
-	Blocked = Limit{Period: -1}
+	Blocked = Limit{kind: blockedKind}
 )
+
+// IsUnlimited reports whether the limit is Unlimited.
+func (l Limit) IsUnlimited() bool { return l.kind == unlimitedKind }
+
+// IsBlocked reports whether the limit is Blocked.
+func (l Limit) IsBlocked() bool { return l.kind == blockedKind }
 
 // PerSecond returns a limit of n tokens in a second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
@@ -152,13 +168,13 @@ func ParseLimit(s string) (Limit, error) {
 }
 
 // String returns the limit as ParseLimit reads it, without Queue and
-// Durability: "300/3h", "5/1m burst 20", "1000/month". For Unlimited and Blocked it returns
-// "unlimited" and "blocked".
+// Durability: "300/3h", "5/1m burst 20", "1000/month". For Unlimited and Blocked
+// it returns "unlimited" and "blocked".
 func (l Limit) String() string {
-	switch l {
-	case Unlimited:
+	switch l.kind {
+	case unlimitedKind:
 		return "unlimited"
-	case Blocked:
+	case blockedKind:
 		return "blocked"
 	}
 	s := strconv.FormatInt(l.Count, 10) + "/"
@@ -218,6 +234,16 @@ func (l Limit) mistakes() (errs []*spell.FieldError) {
 		if !ok {
 			errs = append(errs, &spell.FieldError{Field: field, Value: fmt.Sprint(value), Want: want})
 		}
+	}
+	if l.kind != limitedKind {
+		none := fmt.Sprintf("none: the limit is %v", l)
+		check(l.Burst == 0, "burst", l.Burst, none)
+		check(l.Count == 0, "count", l.Count, none)
+		check(l.Period == 0, "period", spell.ShortPeriod(l.Period), none)
+		check(l.Queue == 0, "queue", l.Queue, none)
+		check(l.Durability == 0, "durability", l.Durability, none)
+		check(l.calendar == 0, "start", "given", none)
+		return errs
 	}
 	if l.FollowsCalendar() {
 		l.calendarMistakes(check)

@@ -1,6 +1,8 @@
 package stint
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"strings"
@@ -102,6 +104,9 @@ func TestLimitValidate(t *testing.T) {
 		{Limit{Burst: 1, Count: 1, Period: -time.Minute, Queue: -1, Durability: 5},
 			[]string{"period is -1m, want more than 0",
 				"queue is -1, want 0 or more", "durability is Durability(5), want memory, flushed, leased or synced"}},
+		{Limit{Period: -1}, []string{"burst is 0, want at least 1", "count is 0, want at least 1", "period is -1ns, want more than 0"}},
+		{Blocked.WithBurst(5), []string{"burst is 5, want none: the limit is blocked"}},
+		{Unlimited.withLevel(Synced), []string{"durability is synced, want none: the limit is unlimited"}},
 	} {
 		err := tc.limit.Validate()
 		require.EqualError(t, err, "stint: "+strings.Join(tc.want, "\nstint: "))
@@ -114,12 +119,23 @@ func TestLimitValidate(t *testing.T) {
 	}
 }
 
+// Unlimited and Blocked are kinds of their own, which no numbers make.
+func TestLimitKinds(t *testing.T) {
+	for _, l := range []Limit{{}, PerHour(1), {Burst: math.MaxInt64, Period: -1}, EachDay(1, nil), Unlimited, Blocked} {
+		require.Equal(t, l == Unlimited, l.IsUnlimited())
+		require.Equal(t, l == Blocked, l.IsBlocked())
+	}
+	require.True(t, Unlimited.DividedBy(3).IsUnlimited())
+	require.NoError(t, errors.Join(Unlimited.Validate(), Blocked.Validate()))
+	require.Equal(t, "unlimited blocked", fmt.Sprint(Unlimited, " ", Blocked))
+}
+
 func FuzzLimit(f *testing.F) {
 	f.Add(int64(20), int64(20), int64(1e9))
 	f.Add(int64(1), int64(1), int64(math.MaxInt64))
 	f.Fuzz(func(t *testing.T, burst, count, period int64) {
 		l := Limit{Burst: burst, Count: count, Period: time.Duration(period)}
-		if l.Validate() != nil || l == Unlimited {
+		if l.Validate() != nil {
 			require.Zero(t, l.Interval()+l.Tolerance())
 			return
 		}

@@ -523,7 +523,7 @@ func (l *Limiter) waitsForSpace(r *Request) bool {
 // needsSpace reports whether a bucket is not in memory, and its limit needs one.
 func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
 	rule, err := ls.resolve(key)
-	if err != nil || given.isZero() && rule <= blocked || *given == Blocked || *given == Unlimited {
+	if err != nil || given.isZero() && rule <= blocked || given.IsBlocked() || given.IsUnlimited() {
 		return false
 	}
 	s, h := l.cache.Shard(uint16(key.Name), key.ID)

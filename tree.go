@@ -172,7 +172,7 @@ func (b *limitsBuilder) checkShares() {
 
 // checkListed reports a floor that is Unlimited or Blocked.
 func (b *limitsBuilder) checkListed(o Override) {
-	if m := b.ls.member(o.Key.Name); m.role == floorRole && (o.Limit == Unlimited || o.Limit == Blocked) {
+	if m := b.ls.member(o.Key.Name); m.role == floorRole && (o.Limit.IsUnlimited() || o.Limit.IsBlocked()) {
 		b.mistaken(o.Key.Name, &o.Key, "a floor of %s is %v: want a limit", b.ls.label(m.class), o.Limit)
 	}
 }

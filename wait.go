@@ -107,7 +107,7 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	r.To = r.From
 	rule := r.ruleLocked()
 	switch {
-	case rule.limit == Blocked:
+	case rule.limit.IsBlocked():
 		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.Shard).labeled(r.key))
 	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
@@ -427,7 +427,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 			return 0, ctx.Err()
 		case d.Allowed:
 			return rs[0].decided, nil
-		case d.Limit == Blocked:
+		case d.Limit.IsBlocked():
 			return 0, l.failed(key, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(key)))
 		}
 		if err := tooLate(d.RetryAfter); err != nil {

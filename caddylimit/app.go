@@ -224,7 +224,7 @@ func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint
 			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
 		}
 		seen[canonical] = true
-		if limit != stint.Unlimited && limit != stint.Blocked {
+		if !limit.IsUnlimited() && !limit.IsBlocked() {
 			limit.Durability = cmp.Or(limit.Durability, level)
 		}
 		if _, ok := overrides[canonical]; !ok {

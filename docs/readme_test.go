@@ -70,4 +70,7 @@ func TestFirstScreen(t *testing.T) {
 		require.Greater(t, i, at, "%q is missing or too late", want)
 		at = i
 	}
+	_, program, _ := strings.Cut(string(text), "```go\n")
+	program, _, _ = strings.Cut(program, "```")
+	require.LessOrEqual(t, strings.Count(program, "\n"), 25, "lines of the first program")
 }

@@ -121,7 +121,7 @@ func newRefusal(domain string, by []deniedBy) *refusal {
 		switch {
 		case d.full:
 			what = "too many calls at the same time"
-		case d.limit == stint.Blocked:
+		case d.limit.IsBlocked():
 			r.blocked, what = true, "blocked"
 		}
 		label := strings.ToValidUTF8(d.label, "\uFFFD")

@@ -434,7 +434,7 @@ func (d *declared) give(req *stint.Request, level stint.Durability) error {
 	if req.Limit == (stint.Limit{}) && !d.whole[req.Key.Name] {
 		req.Limit = d.limitOf(req.Key)
 	}
-	if req.Limit != (stint.Limit{}) && req.Limit != stint.Unlimited && req.Limit != stint.Blocked {
+	if req.Limit != (stint.Limit{}) && !req.Limit.IsUnlimited() && !req.Limit.IsBlocked() {
 		req.Limit.Durability = cmp.Or(req.Limit.Durability, level)
 	}
 	return nil

@@ -446,7 +446,7 @@ func (c *serverConn) mayCommit(reqs []stint.Request) bool {
 	limits := c.server.limiter.Limits()
 	return slices.ContainsFunc(reqs, func(q stint.Request) bool {
 		level := q.Limit.Durability
-		if level >= stint.Leased || level == 0 && q.Limit != stint.Unlimited && q.Limit != stint.Blocked {
+		if level >= stint.Leased || level == 0 && !q.Limit.IsUnlimited() && !q.Limit.IsBlocked() {
 			return true
 		}
 		share, ok := limits.Share(q.Key)

@@ -294,10 +294,10 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) 
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
 	r, err := l.direct(key, script.Check, 0)
-	if err != nil || r.limit == stint.Unlimited && !r.asks {
+	if err != nil || r.limit.IsUnlimited() && !r.asks {
 		return b, err
 	}
-	if r.limit != stint.Unlimited {
+	if !r.limit.IsUnlimited() {
 		b.Limit = r.limit
 	}
 	if r.limited() {
@@ -334,7 +334,7 @@ func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.T
 		return end, fmt.Errorf("redislimit: hold %s: Boulder's buckets (Options.PlainKeys) have no holds", l.labeled(key))
 	}
 	r, err := l.direct(key, op, script.Instant(until))
-	if err == nil && r.limit == stint.Unlimited && !r.asks {
+	if err == nil && r.limit.IsUnlimited() && !r.asks {
 		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
 	}
 	if err == nil && r.Hold > r.now {
@@ -365,7 +365,7 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
 		return r, err
 	}
-	if r.limit == stint.Unlimited && !r.asks && op != script.Reset {
+	if r.limit.IsUnlimited() && !r.asks && op != script.Reset {
 		return r, nil
 	}
 	r.Key = l.opts.keyOf(key)
@@ -402,7 +402,7 @@ func (l *Limiter) Wait(ctx context.Context, req stint.Request) (spent time.Time,
 			return time.Time{}, err
 		case d.Allowed:
 			return spent, nil
-		case d.Limit == stint.Blocked:
+		case d.Limit.IsBlocked():
 			return time.Time{}, fmt.Errorf("%w: %s", stint.ErrBlocked, l.labeled(req.Key))
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < d.RetryAfter {

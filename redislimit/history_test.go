@@ -173,7 +173,7 @@ func (b *both) change() {
 	next := []stint.Limit{stint.PerMinute(5), stint.PerMinute(50), stint.PerHour(9), stint.Unlimited,
 		stint.Blocked, stint.PerSecond(6)}[b.rnd.IntN(6)]
 	limits := testLimits(b, next)
-	if next == stint.Unlimited { // only memory sees holds without a limit
+	if next.IsUnlimited() { // only memory sees holds without a limit
 		require.NoError(b, b.local.Reset(b.keys...))
 		require.NoError(b, b.remote.Reset(b.keys...))
 	}
@@ -190,7 +190,7 @@ func (b *both) sameBucket(key stint.Key) {
 	bucket2, err2 := b.remote.Bucket(key)
 	require.NoError(b, err1)
 	require.NoError(b, err2)
-	if l, _ := b.local.Limits().For(key); l == (stint.Limit{}) || l == stint.Blocked {
+	if l, _ := b.local.Limits().For(key); l == (stint.Limit{}) || l.IsBlocked() {
 		bucket1.ResetAfter, bucket2.ResetAfter = 0, 0 // only the local one knows it without a limit
 	}
 	bucket1.HeldUntil, bucket2.HeldUntil = bucket1.HeldUntil.UTC(), bucket2.HeldUntil.UTC()

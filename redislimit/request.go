@@ -34,7 +34,7 @@ type request struct {
 }
 
 // limited reports whether the limit has a bucket to ask about.
-func (r *request) limited() bool { return r.limit != stint.Unlimited && r.limit != stint.Blocked }
+func (r *request) limited() bool { return !r.limit.IsUnlimited() && !r.limit.IsBlocked() }
 
 // request checks what it can without the server, and computes the arguments.
 func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
@@ -57,8 +57,8 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 		}
 	}
 	if r.asks = r.limited(); !r.asks {
-		mayBeHeld := configured != stint.Unlimited || rules.IsLockOutCount(req.Key)
-		if r.limit == stint.Unlimited && mayBeHeld && op != script.Refund {
+		mayBeHeld := !configured.IsUnlimited() || rules.IsLockOutCount(req.Key)
+		if r.limit.IsUnlimited() && mayBeHeld && op != script.Refund {
 			r.asks, r.Key, r.Tolerance = true, l.opts.keyOf(req.Key), script.MaxTolerance
 		}
 		return r, nil
@@ -101,11 +101,11 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 func (r *request) decision(op script.Op) stint.Decision {
 	d := stint.Decision{Key: r.key, Allowed: true}
 	switch {
-	case r.limit == stint.Unlimited:
+	case r.limit.IsUnlimited():
 		d.Remaining = math.MaxInt64
 		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
 		return d
-	case r.limit == stint.Blocked:
+	case r.limit.IsBlocked():
 		d.Limit = r.limit
 		if op != script.Refund {
 			d.Allowed, d.RetryAfter, d.ResetAfter = false, math.MaxInt64, math.MaxInt64

@@ -152,7 +152,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
 		}
 		var back []*request
 		for _, r := range t.rs {
-			if r.mode() == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.limit == stint.Unlimited {
+			if r.mode() == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.limit.IsUnlimited() {
 				continue
 			}
 			if r.here && (r.own == nil || l.node.Undo(r.own)) {

@@ -103,7 +103,7 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		if d, err = lim.Spend(t.key, t.cost); d.Allowed {
 			return err
 		}
-		if d.Limit == stint.Blocked {
+		if d.Limit.IsBlocked() {
 			why = stint.ErrBlocked
 		}
 	}

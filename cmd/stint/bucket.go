@@ -40,7 +40,7 @@ func (b *bucket) measure(limit stint.Limit, now time.Time) {
 		full = end.Add(time.Duration(b.limit.Burst - b.remaining))
 	}
 	b.now = now
-	if b.limit = limit; limit != stint.Blocked {
+	if b.limit = limit; !limit.IsBlocked() {
 		b.remaining, b.fullIn = limit.State(full, now)
 	}
 }
@@ -96,7 +96,7 @@ func (b *bucket) state() string {
 			s = fmt.Sprintf("%d of %d left, %s", b.remaining, b.limit.Burst, s)
 		}
 	}
-	if b.limit == stint.Blocked {
+	if b.limit.IsBlocked() {
 		s = "blocked, " + s
 	}
 	if b.heldFor > 0 {

@@ -164,7 +164,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	}
 	if d.Limit.Burst > 0 {
 		state = stateOf(d, asked.now)
-	} else if d.Limit == stint.Blocked {
+	} else if d.Limit.IsBlocked() {
 		state = "blocked"
 	} else if asked.act == nil {
 		state = "full"

@@ -82,7 +82,7 @@ type resetOneJSON struct {
 
 func newResetOneJSON(label, id string, limit stint.Limit, pid int) resetOneJSON {
 	one := resetOneJSON{Name: label, JSONID: display.NewJSONID(id), Reset: true, PID: pid}
-	if limit != stint.Unlimited {
+	if !limit.IsUnlimited() {
 		one.Remaining, one.Limit = limit.Burst, display.NewJSONLimit(limit)
 	}
 	return one

@@ -112,7 +112,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return fmt.Errorf("%s does not limit %s by %q: run needs a limit",
 			f.limits.file, display.Printable(id), f.limits.name)
 	}
-	if limit == stint.Blocked {
+	if limit.IsBlocked() {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
 	if f.cost < 0 { // as a turn it would be before the last one

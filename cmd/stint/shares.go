@@ -111,7 +111,7 @@ func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[
 
 // until returns the time until the bucket has so many tokens.
 func (b *bucket) until(tokens int64) time.Duration {
-	if b.limit == stint.Blocked || tokens > b.limit.Burst {
+	if b.limit.IsBlocked() || tokens > b.limit.Burst {
 		return math.MaxInt64
 	}
 	return max(0, b.fullIn+time.Duration(tokens)*b.limit.Interval()-b.limit.Tolerance())

@@ -114,7 +114,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 			limit = b.limit // the running program's
 		}
 		switch b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); {
-		case limit == stint.Blocked:
+		case limit.IsBlocked():
 			b.retryAfter = math.MaxInt64
 		case limit.FollowsCalendar() && b.remaining == 0:
 			b.retryAfter = b.fullIn
@@ -254,7 +254,7 @@ func (b *shown) words() string {
 		if b.retryAfter > 0 {
 			line("next", "in %s; requests are denied until then", display.Duration(b.retryAfter))
 		}
-	} else if b.limit == stint.Blocked {
+	} else if b.limit.IsBlocked() {
 		line("limit", "%v, %s", b.limit, display.Visible(b.source))
 	} else {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")

@@ -41,10 +41,10 @@ func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit
 	if f.cost < 0 {
 		return d, errors.Join(fmt.Errorf("%w %d", stint.ErrNegativeCost, f.cost), store.Close())
 	}
-	if limit == stint.Blocked {
+	if limit.IsBlocked() {
 		d.Allowed, d.Remaining = false, 0
 	}
-	if !limited || limit == stint.Blocked {
+	if !limited || limit.IsBlocked() {
 		return d, failed(store.Close())
 	}
 	tat, err := store.Load(key)

@@ -119,7 +119,7 @@ func (t *target) request(limit stint.Limit, id string, cost int64) stint.Request
 	r := stint.Request{Key: t.name.Key(id), Cost: cost}
 	if t.owner != nil {
 		r.Limit = limit
-		if limit != stint.Unlimited && limit != stint.Blocked {
+		if !limit.IsUnlimited() && !limit.IsBlocked() {
 			r.Limit.Durability = stint.Synced
 		}
 	}
@@ -133,7 +133,7 @@ func (t *target) do(label string, limit stint.Limit, id string, act func(l decid
 	if t.owner != nil {
 		return errors.Join(blame(act(t.owner, key)), failed(t.owner.Close()))
 	}
-	if limit != stint.Unlimited && limit != stint.Blocked {
+	if !limit.IsUnlimited() && !limit.IsBlocked() {
 		limit.Durability = stint.Flushed // Close makes it durable
 	}
 	spec := stint.NameSpec{Label: label, Limit: limit}

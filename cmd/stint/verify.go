@@ -303,7 +303,7 @@ func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stin
 				return nil, err
 			}
 			limit, ok := limits.For(number.Key(c.Key.ID))
-			if !ok || limit == stint.Blocked {
+			if !ok || limit.IsBlocked() {
 				continue
 			}
 			most := now.Add(limit.Tolerance())

@@ -215,10 +215,10 @@ func untilText(t time.Time) string { return t.Format("2006-01-02 15:04") + " UTC
 
 // limitText formats a limit in words: "100 per second, burst 200".
 func limitText(l stint.Limit) string {
-	switch l {
-	case stint.Limit{}:
+	switch {
+	case l == stint.Limit{}:
 		return "no limit"
-	case stint.Blocked:
+	case l.IsBlocked():
 		return "blocked"
 	}
 	if l.FollowsCalendar() {

@@ -293,7 +293,7 @@ func (r *Replay) decide(t *tally, e *entry) error {
 func (r *Replay) tooSmall(cost int64) stint.Key {
 	i := slices.IndexFunc(r.requestsOf, func(q stint.Request) bool {
 		limit, ok := r.of.For(q.Key)
-		return ok && limit != stint.Blocked && cost > limit.Burst
+		return ok && !limit.IsBlocked() && cost > limit.Burst
 	})
 	return r.requestsOf[max(0, i)].Key
 }

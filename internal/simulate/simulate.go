@@ -237,7 +237,7 @@ func (s *Simulation) Summary() Summary {
 			Allowed: l.allowed, Denied: l.requests(len(s.times)) - l.allowed}
 		if l.shared != nil {
 			one.Floor, one.Borrowed = display.NewJSONLimit(l.shared.floor), &l.shared.borrowed
-			if l.limit == stint.Unlimited {
+			if l.limit.IsUnlimited() {
 				one.Limit = nil
 			}
 		}

@@ -151,7 +151,7 @@ func (l *simulated) describe() string {
 	if l.shared.floor != (stint.Limit{}) {
 		words = "floor " + l.shared.floor.String()
 	}
-	if l.limit != stint.Unlimited {
+	if !l.limit.IsUnlimited() {
 		words += ", ceiling " + l.limit.String()
 	}
 	return words

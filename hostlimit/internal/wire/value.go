@@ -140,29 +140,48 @@ func (r *Body) key() stint.Key {
 	return stint.Key{Name: stint.Name(name), ID: string(r.bytes(MaxID))}
 }
 
-// limitCalendar is set in the level of a quota that follows the calendar. Its
-// text follows, and the fingerprint of its periods.
-const limitCalendar = 1 << 7
+// A limit begins with its form.
+const (
+	formNumbers = iota
+	formUnlimited
+	formBlocked
+	formCalendar // the text and the fingerprint of the periods come last
+)
 
 func appendLimit(b []byte, l stint.Limit) []byte {
+	form := byte(formNumbers)
+	switch {
+	case l.IsUnlimited():
+		form = formUnlimited
+	case l.IsBlocked():
+		form = formBlocked
+	case l.FollowsCalendar():
+		form = formCalendar
+	}
+	b = append(b, form, byte(l.Durability))
 	b = binary.AppendVarint(b, l.Burst)
 	b = binary.AppendVarint(b, l.Count)
 	b = binary.AppendVarint(b, int64(l.Period))
 	b = binary.AppendVarint(b, l.Queue)
-	if !l.FollowsCalendar() {
-		return append(b, byte(l.Durability))
+	if form == formCalendar {
+		b = binary.AppendUvarint(appendBytes(b, l.String()), fingerprint(l))
 	}
-	b = appendBytes(append(b, byte(l.Durability)|limitCalendar), l.String())
-	return binary.AppendUvarint(b, fingerprint(l))
+	return b
 }
 
 // limit reads a limit. A quota whose zone this process does not have, or has
 // with other clocks, is not a valid limit, and the call is ErrZone.
 func (r *Body) limit() (l stint.Limit) {
+	form := r.Byte()
+	switch form {
+	case formUnlimited:
+		l = stint.Unlimited
+	case formBlocked:
+		l = stint.Blocked
+	}
+	l.Durability = stint.Durability(r.Byte())
 	l.Burst, l.Count, l.Period, l.Queue = r.Int(), r.Int(), time.Duration(r.Int()), r.Int()
-	level := r.Byte()
-	l.Durability = stint.Durability(level &^ limitCalendar)
-	if level&limitCalendar == 0 {
+	if form != formCalendar {
 		return l
 	}
 	text, print := string(r.bytes(maxLimit)), r.uint(math.MaxUint64)

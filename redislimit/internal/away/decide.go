@@ -102,7 +102,7 @@ func (n *Node) own(p *Part, op script.Op) (stint.Request, error) {
 	if !p.Spent.IsZero() {
 		req.Spent = n.spentAt(p.Spent)
 	}
-	if p.Limit == stint.Unlimited || p.Limit == stint.Blocked { // it may be held
+	if p.Limit.IsUnlimited() || p.Limit.IsBlocked() { // it may be held
 		req.Limit = stint.Limit{}
 		return req, nil
 	}
