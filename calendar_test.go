@@ -583,7 +583,7 @@ func TestEndOfTimeOverride(t *testing.T) {
 		b, err := r.Bucket(key)
 		require.NoError(t, err)
 		require.Positive(t, b.ResetAfter)
-		require.NoError(t, r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{flushed: to}))
+		require.NoError(t, r.SetOverrides(Override{Key: flushed.Key("a"), Limit: to}))
 		require.EqualValues(t, 43, r.left(key), to.String())
 	}
 }

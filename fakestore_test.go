@@ -104,7 +104,7 @@ func (s *fakeStore) do(op storeOp, carryOut func() error) error {
 	return hook(op)
 }
 
-func (s *fakeStore) room() int { return cmp.Or(s.most, maxSave) }
+func (s *fakeStore) Room() int { return cmp.Or(s.most, maxSave) }
 
 func (s *fakeStore) Save(changes []Change) error {
 	if len(changes) == 0 { // not counted: rig.rest makes an empty commit

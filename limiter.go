@@ -216,7 +216,7 @@ func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
 // Otherwise the error is ErrGone, and fs.ErrNotExist if the path has no file: the
 // Limiter then makes it anew. InPlace asks the system, and reads nothing.
 func (l *Limiter) InPlace() error {
-	if file, ok := l.store.(interface{ InPlace() error }); ok {
+	if file, ok := l.store.(FileStore); ok {
 		return file.InPlace()
 	}
 	return nil

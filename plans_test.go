@@ -443,12 +443,12 @@ func TestSetOverridesWithoutSpace(t *testing.T) {
 func TestKeepOverridesDuringSetLimits(t *testing.T) {
 	pro := PerHour(1000)
 	base := func(overrides ...Override) *Limits {
-		limits, err := NewLimits(testNames, planDefaults, map[Name][]Override{perID: overrides})
+		limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
 		require.NoError(t, err)
 		return limits
 	}
 	r := rigOn(t, NewMemStore(), base(), Options{KeepOverrides: true})
-	listed := base(Override{[]OverrideID{{ID: "a"}}, pro})
+	listed := base(Override{Key: perID.Key("a"), Limit: pro})
 	r.take(perID.Key("a"), 1)
 	s, _ := r.cache.Shard(uint16(perID), "a")
 	s.Mu.Lock() // SetLimits waits for it
@@ -464,7 +464,7 @@ func TestKeepOverridesDuringSetLimits(t *testing.T) {
 	r.plansMu.Unlock()
 	require.True(t, listed == inForce, "what KeepOverrides compares with")
 	removed := make(chan error, 1)
-	go func() { removed <- r.SetOverrides(OverrideID{ID: "a"}, map[Name]Limit{perID: {}}) }()
+	go func() { removed <- r.SetOverrides(Override{Key: perID.Key("a")}) }()
 	unlock()
 	require.NoError(t, <-set)
 	require.NoError(t, <-removed)

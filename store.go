@@ -11,7 +11,11 @@ import (
 )
 
 // Store keeps buckets between runs. One Limiter owns it, and calls it from
-// several goroutines. A wrapper may embed a Store.
+// several goroutines. Package storetest tests whether a Store does what is asked
+// of it here, and has an example of one. A Store may also be a ClockStore, a
+// PacedStore and a FileStore: a wrapper that embeds a Store must pass their
+// methods on. Open and the servers of hostlimit, and redislimit.Options.Local,
+// use a BoltStore.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold. The entry with
@@ -72,7 +76,34 @@ type ClockStore interface {
 	SaveClock(record []byte) error
 }
 
-var _, _ ClockStore = (*BoltStore)(nil), (*MemStore)(nil)
+// PacedStore is a Store whose saves may have to wait for its own upkeep. While it
+// has little room, the Limiter makes its saves small, so that decisions that
+// wait for space in memory get it sooner. A BoltStore is a PacedStore. Without
+// Room, a save has up to some thousand buckets.
+type PacedStore interface {
+	Store
+
+	// Room returns about how many buckets the next Save should have, and at least
+	// 1. It must not wait.
+	Room() int
+}
+
+// FileStore is a Store with a file at a path, from which another program may
+// move it away. A BoltStore is a FileStore. Without it, Limiter.InPlace returns
+// nil, and hostlimit's server does not notice that the file has gone.
+type FileStore interface {
+	Store
+
+	// InPlace returns nil if the file is at its path. Otherwise the error is
+	// ErrGone, and fs.ErrNotExist if the path has no file. It reads nothing.
+	InPlace() error
+}
+
+var (
+	_, _ ClockStore = (*BoltStore)(nil), (*MemStore)(nil)
+	_    PacedStore = (*BoltStore)(nil)
+	_    FileStore  = (*BoltStore)(nil)
+)
 
 // Change is the state of one bucket: its TAT in Unix nanoseconds, or 0 if there
 // is no such bucket.
@@ -128,11 +159,8 @@ func storeForCache(store Store) cache.Store {
 	if c, ok := store.(ClockStore); ok {
 		s.LoadClock, s.SaveClock = c.LoadClock, c.SaveClock
 	}
-	if p, ok := store.(pacedStore); ok {
-		s.Room = p.room
+	if p, ok := store.(PacedStore); ok {
+		s.Room = p.Room
 	}
 	return s
 }
-
-// A pacedStore tells how many buckets it can save before a save has to wait.
-type pacedStore interface{ room() int }

@@ -81,9 +81,7 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 // all of them, or none if one is ErrNameMismatch.
 func (s *BoltStore) Declare(names Names) error { return s.store.Declare(names.labels()) }
 
-// InPlace returns nil if the store's file is at its path. Otherwise the error is
-// ErrGone, and fs.ErrNotExist if the path has no file. It asks the system, and
-// reads nothing.
+// InPlace implements FileStore.
 func (s *BoltStore) InPlace() error { return s.store.InPlace() }
 
 // Labels returns the labels that the file has, by number.
@@ -136,7 +134,8 @@ func (s *BoltStore) Save(changes []Change) error {
 	return err
 }
 
-func (s *BoltStore) room() int { return s.store.Room() }
+// Room implements PacedStore.
+func (s *BoltStore) Room() int { return s.store.Room() }
 
 // LoadClock implements ClockStore.
 func (s *BoltStore) LoadClock() ([]byte, error) { return s.store.LoadClock() }

@@ -62,6 +62,7 @@ var allowedImports = map[string][]string{
 	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},       // tests only
 	"internal/rulestest":   {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"}, // tests only
 	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                         // tests only
+	"storetest":            {"."},
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"internal/places":      {"."},                     // what doors share; not the root's
@@ -76,7 +77,7 @@ var allowedImports = map[string][]string{
 	"netlimit":                {".", "internal/clientid", "internal/places"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
-	"httplimit/statuspage":    {".", "httplimit"},
+	"httplimit/statuspage":    {".", "httplimit", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/display", "internal/fsck", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},

@@ -57,7 +57,7 @@ func (p printer) run(ctx context.Context, j job) (err error) {
 
 // A door for something that is neither HTTP nor gRPC: a runner of jobs.
 func ExampleDoor() {
-	limits, err := stint.NewLimits(stint.Names{Pages: {Label: "pages", Limit: stint.PerHour(100)}}, nil, nil)
+	limits, err := stint.NewLimits(stint.Names{Pages: {Label: "pages", Limit: stint.PerHour(100)}})
 	if err != nil {
 		panic(err)
 	}

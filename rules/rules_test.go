@@ -22,7 +22,7 @@ func TestRules(t *testing.T) {
 
 // BenchmarkBegin measures a request that does nothing.
 func BenchmarkBegin(b *testing.B) {
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "a"}}, map[stint.Name]stint.Limit{1: stint.PerSecond(1e9)}, nil)
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "a"}}.WithLimits(map[stint.Name]stint.Limit{1: stint.PerSecond(1e9)}))
 	require.NoError(b, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(b, err)

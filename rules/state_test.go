@@ -21,8 +21,7 @@ const (
 // newLimiter returns a Limiter whose buckets have five tokens, and whose clock
 // stands still.
 func newLimiter(t testing.TB) *stint.Limiter {
-	limits, err := stint.NewLimits(stint.Names{ofA: {Label: "a"}, ofB: {Label: "b"}, free: {Label: "free"}},
-		map[stint.Name]stint.Limit{ofA: stint.PerHour(5), ofB: stint.PerHour(5), free: stint.Unlimited}, nil)
+	limits, err := stint.NewLimits(stint.Names{ofA: {Label: "a"}, ofB: {Label: "b"}, free: {Label: "free"}}.WithLimits(map[stint.Name]stint.Limit{ofA: stint.PerHour(5), ofB: stint.PerHour(5), free: stint.Unlimited}))
 	require.NoError(t, err)
 	now := time.Now()
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
