@@ -40,12 +40,6 @@ func ExampleNames_Key() {
 	// stint: invalid id "10.0.0": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1 (LoginsPerAddress)
 }
 
-func ExampleParseKey() {
-	key, err := stint.ParseKey("6:12345678")
-	fmt.Println(key.Name, key.ID, err)
-	// Output: 6 12345678 <nil>
-}
-
 func ExampleLimit() {
 	limit := stint.Limit{Burst: 20, Count: 5, Period: time.Minute}
 	fmt.Println(limit)

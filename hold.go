@@ -135,7 +135,7 @@ func (l *Limiter) loadHolds() error {
 		if hold.Key == (Key{}) {
 			continue // the time of the last save
 		}
-		key, err := ParseKey(hold.Key.ID)
+		key, err := parseKey(hold.Key.ID)
 		if err != nil {
 			return fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
 		}

@@ -77,19 +77,10 @@ func (k Key) compare(other Key) int {
 	return strings.Compare(k.ID, other.ID)
 }
 
-// ParseKey returns the key that Key.String wrote. The id is all that follows
-// the first colon.
-func ParseKey(s string) (Key, error) {
-	number, id, found := strings.Cut(s, ":")
-	n, err := strconv.ParseUint(number, 10, 16)
-	switch {
-	case !found || err != nil || number[0] == '0':
-		return Key{}, fmt.Errorf("%w: %s is not a key: want a number from 1 to 65535, a colon and the id",
-			ErrInvalidID, spell.Quote(s))
-	case len(id) > maxIDLen:
-		return Key{}, fmt.Errorf("%w: key %s: %w", ErrInvalidID, spell.Quote(s), spell.CheckLen(id))
-	}
-	return Key{Name(n), id}, nil
+// parseKey returns the key that Key.String wrote.
+func parseKey(s string) (Key, error) {
+	number, id, err := spell.ParseKey(s)
+	return Key{Name(number), id}, err
 }
 
 // NameSpec is the declaration of one limit.

@@ -145,14 +145,14 @@ func FuzzParseKey(f *testing.F) {
 		"", ":", ":x", "6", "0:x", "00:x", "06:x", "+6:x", "-6:x", " 6:x", "6 :x", "65536:x", "1_0:x", "0x6:x", "six:x",
 		"7:x" + long,
 	} {
-		_, err := ParseKey(text)
+		_, err := parseKey(text)
 		require.ErrorIs(f, err, ErrInvalidID, text)
 		f.Add(text)
 	}
-	_, err := ParseKey("06:x")
+	_, err := parseKey("06:x")
 	require.EqualError(f, err, `stint: invalid id: "06:x" is not a key: want a number from 1 to 65535, a colon and the id`)
 	f.Fuzz(func(t *testing.T, text string) {
-		key, err := ParseKey(text)
+		key, err := parseKey(text)
 		if want, ok := good[text]; ok {
 			require.NoError(t, err)
 			require.Equal(t, want, key)

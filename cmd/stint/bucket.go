@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // bucket is a bucket as list shows it.
@@ -123,7 +124,7 @@ func lockedOut(id string) (of string, ok bool) {
 // the map.
 func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	held := map[stint.Key]time.Duration{}
-	return held, collect(held, store, stint.Unknown, now, stint.ParseKey)
+	return held, collect(held, store, stint.Unknown, now, parseKey)
 }
 
 // lines returns the time until the last turn in the queue of each bucket. A
@@ -159,4 +160,10 @@ func collect(to map[stint.Key]time.Duration, store *readStore, name stint.Name, 
 		}
 	}
 	return nil
+}
+
+// parseKey returns the key that stint.Key.String wrote.
+func parseKey(text string) (stint.Key, error) {
+	number, id, err := spell.ParseKey(text)
+	return stint.Name(number).Key(id), err
 }

@@ -88,7 +88,7 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 			key, line := c.Key, exportLine{TAT: c.TAT}
 			if name == stint.Unknown {
 				line = exportLine{Hold: c.TAT}
-				if key, err = stint.ParseKey(c.Key.ID); err != nil {
+				if key, err = parseKey(c.Key.ID); err != nil {
 					return err
 				}
 			}

@@ -175,7 +175,7 @@ func renumbered(key stint.Key, numbers map[stint.Name]stint.Name) (stint.Key, er
 	if key.Name != stint.Unknown {
 		return numbers[key.Name].Key(key.ID), nil
 	}
-	held, err := stint.ParseKey(key.ID)
+	held, err := parseKey(key.ID)
 	return stint.Unknown.Key(numbers[held.Name].Key(held.ID).String()), err
 }
 
@@ -283,7 +283,7 @@ func readExport(_ *importFlags, lines *lineReader) (*imported, error) {
 				return nil, lines.wrong("%w", err)
 			}
 		}
-		key, err := stint.ParseKey(name.Key(string(id)).String()) // checks the length of the id
+		key, err := parseKey(name.Key(string(id)).String()) // checks the length of the id
 		if err != nil {
 			return nil, lines.wrong("%w", err)
 		}

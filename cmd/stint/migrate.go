@@ -72,7 +72,7 @@ func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
 		if text == "" {
 			continue
 		}
-		key, err := stint.ParseKey(text)
+		key, err := parseKey(text)
 		if err != nil {
 			return nil, lines.wrong("%w", err)
 		}

@@ -174,7 +174,7 @@ func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) erro
 			}
 			key := c.Key
 			if of == stint.Unknown {
-				if key, err = stint.ParseKey(c.Key.ID); err != nil || key.Name != in.name {
+				if key, err = parseKey(c.Key.ID); err != nil || key.Name != in.name {
 					continue
 				}
 			}

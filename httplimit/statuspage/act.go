@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // The actions. Each is the name of a parameter whose value is a bucket's token:
@@ -53,13 +54,13 @@ func (p *Page) asked(w http.ResponseWriter, value func(name string) string) (act
 			return "", key, false
 		}
 		text, _ := p.unseal("bucket", token)
-		key, err := stint.ParseKey(text)
+		number, id, err := spell.ParseKey(text)
 		if err != nil {
 			http.Error(w, "The page does not know this bucket, perhaps because the program was restarted. "+
 				"Go back and choose it again.", http.StatusNotFound)
 			return "", key, false
 		}
-		return action, key, true
+		return action, stint.Name(number).Key(id), true
 	}
 	return "", key, true
 }
