@@ -179,9 +179,7 @@ func operatorCommands(t *testing.T) {
 				t.Logf("not run: %s starts itself, without the emulator", strings.TrimSpace(line))
 				continue
 			}
-			if strings.Contains(line, "--db") {
-				line = strings.Replace(line, "--db", "--verbose --db", 1)
-			}
+			line = strings.Replace(line, "--db", "--verbose --db", 1)
 			cmd := exec.Command("sh", "-c", line)
 			cmd.Dir = dir
 			cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
