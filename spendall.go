@@ -29,8 +29,9 @@ const (
 // Limit is for programs that find the limit of a request themselves, such as
 // the plan of a customer. It replaces the configured one for this request, at
 // its own Durability, and may differ from request to request: a bucket is one
-// number, whatever the limits are. Each request is held to its own limit, and
-// all together spend no more than the largest allows. A bucket that was emptied
+// number, whatever the limits are. Each request is held to its own limit, and all
+// together spend no more than the largest allows, if all of them follow the same
+// calendar, or none follows one. A bucket that was emptied
 // under a larger limit has no tokens for a smaller one until its ResetAfter is
 // less than the smaller one's Tolerance. A bucket that is read from the file is
 // cut down to the larger of the given and the configured limit: what a still

@@ -127,10 +127,11 @@ func TestMistakesInOverridesOfShares(t *testing.T) {
 `))
 	const why = " follows the calendar: a total, its shares and its floors are rates"
 	require.Equal(t, []string{
-		"overrides 2:2: Total: override 1: 9/year" + why,
-		"overrides:4: Tenant: override 1: 5/day" + why,
-		"overrides:6: Tenant: override 2: 5/hour" + why,
-		"overrides:3: TenantFloor: override 2: 5/day" + why,
+		`overrides 2:2: Total: override of "": 9/year` + why,
+		`overrides:4: Tenant: override of "acme": 5/day` + why,
+		`overrides:4: Tenant: override of "initech": 5/day` + why,
+		`overrides:6: Tenant: override of "globex": 5/hour` + why,
+		`overrides:3: TenantFloor: override of "globex": 5/day` + why,
 	}, lines(err))
 
 	_, err = Parse(tenants(), []byte(tenantDefaults), []byte(`

@@ -130,7 +130,7 @@ func TestLoads(t *testing.T) {
 
 	for _, load := range []string{
 		"", "200", "200 in", "200 in soon", "0 in 1s", "-1 in 1s", "1 in 0s", "1 in 1s after", "1 in 1s after x",
-		"1.5 in 1s", "200 in 100ms idle", "300/s for 2s", "300/1s", "0/1s for 2s", "1/1h for 1s", "1 every 0s",
+		"1.5 in 1s", "200 in 100ms idle", "300/m for 2s", "300/1s", "0/1s for 2s", "1/1h for 1s", "1 every 0s",
 		"1000001 at once", "9223372036854775807 every 1h", "1000 every 9223372036854775807ns",
 		"9223372036854775807/1ns for 100w", "1 in 1s after 100000w", "99999999999999999999 at once", "1 in 2609w",
 	} {
