@@ -338,7 +338,8 @@ func (f *flight) replay(rate *Limit) Bucket {
 		}
 		switch c.Op {
 		case Spend, SpendUpTo, Refund, Raise, Reserve, Reset:
-			b.TAT = b.TAT.cap(c.at + c.l.clamp())
+			// It cuts the bucket, unless it changed nothing, or what it did was taken back.
+			b.TAT.Lo = min(b.TAT.Lo, c.at+c.l.clamp())
 		}
 		spend := func(tat int64) int64 { return min(max(tat, c.at)+c.cost*c.l.T(), c.at+c.l.Tau()) }
 		switch c.Op {
