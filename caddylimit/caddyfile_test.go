@@ -84,7 +84,7 @@ func TestAdaptMistakes(t *testing.T) {
 		"zone a b {\nlimit 1/1h\n}":       "Caddyfile:3: wrong argument count",
 		"zone a":                          "Caddyfile:3: zone a: a zone needs a limit",
 		"zone a {\nlimit\n}":              "Caddyfile:4: wrong argument count",
-		"zone a {\nlimit 5/min\n}":        "Caddyfile:4: stint: limit \"5/min\"",
+		"zone a {\nlimit 5/m\n}":          "Caddyfile:4: stint: limit \"5/m\"",
 		"zone a {\nlimit 1/1h\nkey\n}":    "Caddyfile:5: wrong argument count",
 		"zone a {\nlimit 1/1h\nkeys x\n}": "Caddyfile:5: unknown subdirective keys",
 		"zone a {\nlimit 1/1h\nipv6_prefix 129\n}":                     "Caddyfile:5: 129 is no number from 1 to 128",

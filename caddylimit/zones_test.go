@@ -168,13 +168,14 @@ func (s *site) metrics() string {
 	return string(text)
 }
 
-// A request that two directives hold to one zone spends once and is counted once,
-// and the placeholder says what is left, also if the zone bounds requests in flight.
+// Two directives are independent: a request that both hold to one zone spends twice
+// and is counted twice, and the placeholder says what is left, also if the zone bounds
+// requests in flight.
 func TestNestedInFlight(t *testing.T) {
 	s := newSite(t)
 	const zone = "stint {\n\tzone all {\n\t\tlimit 5/10h\n\t\tin_flight 3\n\t}\n}\n"
 	s.start(s.caddyfile("route {\n" + zone + zone + "respond {http.stint.remaining}\n}"))
 	_, left := s.get("/")
-	require.Equal(t, "4", left)
-	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="allowed",zone="all"} 1`)
+	require.Equal(t, "3", left)
+	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="allowed",zone="all"} 2`)
 }
