@@ -120,7 +120,7 @@ func TestClocks(t *testing.T) {
 						(level == Synced && boots == "same boot" || testlength.Long && boots != "other boots") {
 						kind = "file"
 					}
-					if raceEnabled && level != Synced { // each run takes ten times as long
+					if testlength.Race && level != Synced { // each run takes ten times as long
 						continue
 					}
 					if !testlength.Long && level != Synced && (life > time.Second || boots != "same boot" ||

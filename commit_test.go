@@ -136,7 +136,10 @@ func TestCommit(t *testing.T) {
 			require.Zero(t, ds[2*i])
 		}
 		require.True(t, ds[1].Allowed)
-		require.Zero(t, r.spent(synced.Key("a")))
+		// The first request may be in a commit alone: then what it spent stays spent,
+		// because the second one had built on it when its commit failed.
+		require.LessOrEqual(t, r.spent(synced.Key("a")), int64(1))
+		require.Zero(t, r.spent(synced.Key("b")))
 		require.EqualValues(t, 2, r.spent(flushed.Key("a")))
 		r.disk.fail(nil)
 	})

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 func TestAllow(t *testing.T) {
@@ -212,7 +214,7 @@ func TestFastPath(t *testing.T) {
 // TestDecisionAllocations counts what other goroutines allocate too, as the
 // testing package does.
 func TestDecisionAllocations(t *testing.T) {
-	if raceEnabled {
+	if testlength.Race {
 		t.Skip("the race detector allocates")
 	}
 	r := rigOn(t, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: PerHour(1_000_000), single: PerDay(1)}),

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // TestMemory measures the resident memory of a program on a small board:
@@ -21,7 +22,7 @@ func TestMemory(t *testing.T) {
 	switch {
 	case subprocess.Emulated():
 		t.Skip("the system counts the memory of the emulator")
-	case raceEnabled:
+	case testlength.Race:
 		t.Skip("the race detector takes memory, too")
 	case strconv.IntSize == 64:
 		t.Skip("the figures are those of 32 bits: GOARCH=386 go test -run TestMemory -v .")

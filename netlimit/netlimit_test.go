@@ -221,11 +221,11 @@ func TestListenerStorm(t *testing.T) {
 		wg.Go(func() {
 			defer func() { recover() }()
 			end := rand.IntN(4)
+			// The place is given back in Close, so the count goes down before.
+			open[i].Add(-1)
 			if end == 0 { // a hijacker closes it in another goroutine, too
 				wg.Go(func() { conn.Close() })
 			}
-			// The place is given back in Close, so the count goes down before.
-			open[i].Add(-1)
 			defer conn.Close()
 			if end == 1 {
 				conn.Close()

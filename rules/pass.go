@@ -259,14 +259,20 @@ func (p *Pass) Spend(
 	d := p.door
 	var room [2]Part
 	parts := room[:0]
+	p.mu.Lock()
 	for i := range p.parts {
-		a := &p.parts[i]
-		if p.in(a, postponed) || p.in(a, piecewise) {
-			if n, ok := cost(d.index(a.rule)); ok {
-				parts = append(parts, Part{rule: a.rule, bound: a.rule, Decision: Decision{
-					Decision: stint.Decision{Key: a.RuleKey}, Label: d.names.Of(d.lim)[a.RuleKey.Name].Label,
-					RuleKey: a.RuleKey, Cost: n, Shadow: a.Shadow}})
-			}
+		if a := &p.parts[i]; a.state == postponed || a.state == piecewise {
+			parts = append(parts, Part{rule: a.rule, bound: a.rule, Decision: Decision{
+				Decision: stint.Decision{Key: a.RuleKey}, RuleKey: a.RuleKey, Shadow: a.Shadow}})
+		}
+	}
+	p.mu.Unlock()
+	asked := parts
+	parts = parts[:0]
+	for _, a := range asked {
+		if n, ok := cost(d.index(a.rule)); ok {
+			a.Cost, a.Label = n, d.names.Of(d.lim)[a.RuleKey.Name].Label
+			parts = append(parts, a)
 		}
 	}
 	if strictest, err = d.Decide(ctx, parts, report); err != nil {

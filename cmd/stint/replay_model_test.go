@@ -183,6 +183,9 @@ func longLog(t testing.TB, lines int) string {
 
 // A replay allocates no memory for a line, only for ids and minutes.
 func TestReplayMemory(t *testing.T) {
+	if testlength.Race {
+		t.Skip("the race detector makes package regexp allocate")
+	}
 	lines := 100_000
 	if testlength.Long {
 		lines = 5_000_000

@@ -1,5 +1,0 @@
-//go:build !race
-
-package stint
-
-const raceEnabled = false
