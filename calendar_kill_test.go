@@ -131,7 +131,7 @@ func (p *calendarProcess) Check(key Key, cost int64) (Decision, error) {
 	return p.one("check", Request{Key: key, Cost: cost})
 }
 
-func (p *calendarProcess) RefundAll(reqs ...Request) (Decision, error) {
+func (p *calendarProcess) Refund(reqs ...Request) (Decision, error) {
 	return p.one("refund", reqs...)
 }
 
@@ -259,7 +259,7 @@ func doCalendar(l *Limiter, c calendarCall) ([]Decision, error) {
 	case "check":
 		return one(l.Check(c.Reqs[0].Key, c.Reqs[0].Cost))
 	case "refund":
-		return one(l.RefundAll(c.Reqs...))
+		return one(l.Refund(c.Reqs...))
 	case "together":
 		ds := make([]Decision, 1+len(c.Reqs))
 		var err error

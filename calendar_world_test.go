@@ -72,7 +72,7 @@ type calendarSystem interface {
 	Spend(key Key, cost int64) (Decision, error)
 	Check(key Key, cost int64) (Decision, error)
 	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
-	RefundAll(reqs ...Request) (Decision, error)
+	Refund(reqs ...Request) (Decision, error)
 	Reset(keys ...Key) error
 	SetLimits(ls *Limits) error
 	override(limits map[Name]Limit) error // for each id, with SetOverrides
@@ -300,7 +300,7 @@ func (w *calendarWorld) step() {
 			b.law.Return(cost)
 		}
 		w.note("refund %d to %v, spent %v", cost, key, spent.UTC())
-		d, err := w.l.RefundAll(Request{Key: key, Cost: cost, Spent: spent})
+		d, err := w.l.Refund(Request{Key: key, Cost: cost, Spent: spent})
 		w.must(err)
 		w.changed(key, b)
 		w.check(d, key, b, end, true, b.Used)
@@ -424,7 +424,7 @@ func (w *calendarWorld) pass(end int64) {
 // loadAll brings every bucket into memory.
 func (w *calendarWorld) loadAll() {
 	for key := range w.buckets {
-		_, err := w.l.RefundAll(Request{Key: key})
+		_, err := w.l.Refund(Request{Key: key})
 		w.must(err)
 	}
 }

@@ -380,7 +380,7 @@ func TestFailedCommitAfterOtherLimits(t *testing.T) {
 				r.disk.shut()
 				failed, changed := make(chan error, 1), make(chan error, 1)
 				go func() {
-					_, err := r.Refund(key, 30)
+					_, err := r.Refund(key.Cost(30).SpentAt(JustSpent))
 					failed <- err
 				}()
 				synctest.Wait()

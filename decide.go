@@ -147,17 +147,6 @@ func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err erro
 	}
 }
 
-// Refund gives cost tokens back to the key's bucket, up to its burst, and
-// reports its state. The Decision always allows. Refunding a full bucket
-// changes nothing. Refund cannot know how many of the tokens have come back
-// with time since they were spent, and gives all of them back. So a late refund
-// may let a bucket admit more than its limit; RefundAll with Request.Spent does
-// not. After ErrNotDurable the tokens may be missing; after any other error
-// nothing changed.
-func (l *Limiter) Refund(key Key, cost int64) (Decision, error) {
-	return l.slowPath(key, cost, opRefund)
-}
-
 // Reset makes the buckets full, as if they had never been used, and ends their
 // holds. Requests that wait in their queues still go when their turns come.
 // Keys are reset in order, until one fails. After ErrNotDurable the key that

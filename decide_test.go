@@ -63,15 +63,15 @@ func TestErrors(t *testing.T) {
 	calls := map[string]func(key Key, cost int64) (Decision, error){
 		"Spend":  r.Spend,
 		"Check":  r.Check,
-		"Refund": r.Refund,
+		"Refund": func(key Key, cost int64) (Decision, error) { return r.Refund(key.Cost(cost).SpentAt(JustSpent)) },
 		"SpendAll": func(key Key, cost int64) (Decision, error) {
 			return r.SpendAll(good, Request{Key: key, Cost: cost})
 		},
 		"SpendAll SpendOnly": func(key Key, cost int64) (Decision, error) {
 			return r.SpendAll(Request{Key: key, Cost: cost, Mode: SpendOnly}, good)
 		},
-		"RefundAll": func(key Key, cost int64) (Decision, error) {
-			return r.RefundAll(Request{Key: good.Key}, Request{Key: key, Cost: cost})
+		"Refund of two": func(key Key, cost int64) (Decision, error) {
+			return r.Refund(Request{Key: good.Key}, Request{Key: key, Cost: cost, Spent: JustSpent})
 		},
 		"SpendEach": func(key Key, cost int64) (Decision, error) {
 			ds := []Decision{{Allowed: true}}
@@ -224,7 +224,7 @@ func TestDecisionAllocations(t *testing.T) {
 	denied := []Request{{Key: a, Cost: 1}, {Key: gone, Cost: 1}, {Key: c, Cost: 1, Mode: CheckOnly}}
 	given := []Request{{Key: other.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}
 	limits, n := []Limit{PerMinute(1e6), PerMinute(2e6), Unlimited, {}}, 0
-	ds := make([]Decision, len(three))
+	ds, refunds := make([]Decision, len(three)), justSpent(three)
 	for name, call := range map[string]func(){
 		"Allow":           func() { r.Allow(a) },
 		"Allow denied":    func() { r.Allow(gone) },
@@ -234,15 +234,15 @@ func TestDecisionAllocations(t *testing.T) {
 		"Check":           func() { r.Check(b, 1) },
 		"Check denied":    func() { r.Check(gone, 1) },
 		"Check full":      func() { r.Check(perID.Key("nobody"), 1) },
-		"Refund":          func() { r.Refund(b, 1) },
+		"Refund":          func() { r.Refund(b.Cost(1).SpentAt(JustSpent)) },
 		"SpendAll":        func() { r.SpendAll(three...) },
 		"SpendAll denied": func() { r.SpendAll(denied...) },
 		"SpendAll literal": func() {
 			r.SpendAll(Request{Key: a, Cost: 1}, Request{Key: b, Cost: 1},
 				Request{Key: c, Cost: 1})
 		},
-		"RefundAll": func() { r.RefundAll(three...) },
-		"SpendEach": func() { r.SpendEach(three, ds) },
+		"Refund of three": func() { r.Refund(refunds...) },
+		"SpendEach":       func() { r.SpendEach(three, ds) },
 		"given limits": func() {
 			n++
 			given[0].Limit, given[1].Limit = limits[n%4], limits[n/4%4]

@@ -258,10 +258,9 @@ func TestCancelWithoutLimits(t *testing.T) {
 // at once.
 func TestAcknowledgement(t *testing.T) {
 	calls := map[string]func(r *rig, key Key) error{
-		"Reset":     func(r *rig, key Key) error { return r.Reset(key) },
-		"Refund":    func(r *rig, key Key) error { _, err := r.Refund(key, 10); return err },
-		"RefundAll": func(r *rig, key Key) error { _, err := r.RefundAll(Request{Key: key, Cost: 10}); return err },
-		"Hold":      func(r *rig, key Key) error { return r.Hold(key, time.Time{}) },
+		"Reset":  func(r *rig, key Key) error { return r.Reset(key) },
+		"Refund": func(r *rig, key Key) error { _, err := r.Refund(key.Cost(10).SpentAt(JustSpent)); return err },
+		"Hold":   func(r *rig, key Key) error { return r.Hold(key, time.Time{}) },
 	}
 	for level := leased; level <= synced; level++ {
 		for name, call := range calls {

@@ -198,21 +198,24 @@ func ExampleLimiter_Check() {
 	// true 15 <nil>
 }
 
-// Refund returns tokens that were not used.
+// Refund returns tokens that were not used, without those that time has brought
+// back since they were spent.
 func ExampleLimiter_Refund() {
-	limiter, _ := newLimiter(OrdersPerAccount, stint.PerHour(20))
+	limiter, clock := newLimiter(OrdersPerAccount, stint.PerHour(20))
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
+	spent := limiter.Now()
 	d, err := limiter.Spend(key, 10)
 	fmt.Println(d.Remaining, err)
-	d, err = limiter.Refund(key, 4)
+	clock.pass(6 * time.Minute) // 2 tokens are back
+	d, err = limiter.Refund(key.Cost(4).SpentAt(spent))
 	fmt.Println(d.Remaining, err)
-	d, err = limiter.Refund(key, 100) // a bucket holds no more than its burst
+	d, err = limiter.Refund(key.Cost(4).SpentAt(stint.JustSpent)) // the instant is not known
 	fmt.Println(d.Remaining, err)
 	// Output:
 	// 10 <nil>
 	// 14 <nil>
-	// 20 <nil>
+	// 18 <nil>
 }
 
 // Two limits, per minute and per day, must both admit.

@@ -306,7 +306,7 @@ func testFileReplaced(t *testing.T) {
 			require.NoError(t, os.Rename(f.disk.path+".other", f.disk.path))
 			for range 2 {
 				f.spendUnsaved(t, ErrGone)
-				f.Refund(f.key, 4)
+				f.Refund(f.key.Cost(4).SpentAt(JustSpent))
 				require.ErrorIs(t, f.Flush(), ErrGone)
 				require.ErrorIs(t, f.Health(), ErrGone)
 			}
@@ -372,7 +372,7 @@ func testTriedAgain(t *testing.T) {
 		}
 		for _, call := range []func() error{
 			func() error { return f.Reset(f.key) },
-			func() error { _, err := f.Refund(f.key, 3); return err },
+			func() error { _, err := f.Refund(f.key.Cost(3).SpentAt(JustSpent)); return err },
 		} {
 			_, err := f.Spend(f.key, remainingOf(t, f.Limiter, f.key)-7) // 3 are missing
 			require.NoError(t, err)

@@ -111,7 +111,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 	}
 	for name := flushed; name <= synced; name++ {
 		key := name.Key("id0")
-		if _, err := l.Refund(key, 1); g.note(err) {
+		if _, err := l.Refund(key.Cost(1).SpentAt(JustSpent)); g.note(err) {
 			g.admitted[key] = max(0, g.admitted[key]-1)
 		} else {
 			g.returned[key]++

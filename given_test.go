@@ -18,7 +18,7 @@ func TestSpendTogether(t *testing.T) {
 			r := newRig(t)
 			for range 2 { // on buckets that are not in memory, and on those that are
 				r.spendAll(path...)
-				r.decided(r.RefundAll(path...))
+				r.decided(r.Refund(justSpent(path)...))
 			}
 			ds := make([]Decision, len(path)+1)
 			for call := range 3 {
@@ -101,7 +101,7 @@ func TestGivenLimit(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, place.Delay())
 			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
-			d := r.decided(r.RefundAll(Request{Key: key, Cost: 1, Limit: twenty}))
+			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: JustSpent}))
 			require.Equal(t, Decision{true, 6, 0, 42 * time.Second, key, twenty}, d)
 			req.Mode = CheckOnly
 			require.EqualValues(t, 3, r.spendAll(req).Remaining)

@@ -197,7 +197,7 @@ func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {
 	case "check":
 		d, err = l.Check(key, c.cost)
 	case "refund":
-		d, err = l.Refund(key, c.cost)
+		d, err = l.Refund(key.Cost(c.cost).SpentAt(JustSpent))
 	case "all":
 		d, err = l.SpendAll(Request{Key: key, Cost: c.cost})
 	case "each":

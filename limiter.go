@@ -69,7 +69,7 @@ type Decider interface {
 	Check(key Key, cost int64) (Decision, error)
 	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
 	SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
-	RefundAll(reqs ...Request) (Decision, error)
+	Refund(reqs ...Request) (Decision, error)
 	Bucket(key Key) (Bucket, error)
 	Hold(key Key, until time.Time) error
 	ExtendHold(key Key, until time.Time) (time.Time, error)

@@ -113,11 +113,10 @@ func requireClosed(t testing.TB, l *Limiter) {
 		calls := map[string]func() error{
 			"Spend":        func() error { _, err := l.Spend(key, 1); return err },
 			"Check":        func() error { _, err := l.Check(key, 1); return err },
-			"Refund":       func() error { _, err := l.Refund(key, 1); return err },
+			"Refund":       func() error { _, err := l.Refund(key.Cost(1).SpentAt(JustSpent)); return err },
 			"Reset":        func() error { return l.Reset(key) },
 			"SpendAll":     func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
 			"no spends":    func() error { _, err := l.SpendAll(); return err },
-			"RefundAll":    func() error { _, err := l.RefundAll(Request{Key: key, Cost: 1}); return err },
 			"SpendEach":    func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
 			"Reserve":      func() error { _, err := l.Reserve(key.Cost(1)); return err },
 			"Wait":         func() error { return errorOf(l.Wait(context.Background(), key.Cost(1))) },

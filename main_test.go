@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -251,7 +252,7 @@ func (r *rig) spend(key Key, cost int64) Decision { r.t.Helper(); return r.decid
 func (r *rig) check(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Check(key, cost)) }
 func (r *rig) refund(key Key, cost int64) Decision {
 	r.t.Helper()
-	return r.decided(r.Refund(key, cost))
+	return r.decided(r.Refund(key.Cost(cost).SpentAt(JustSpent)))
 }
 func (r *rig) spendAll(reqs ...Request) Decision { r.t.Helper(); return r.decided(r.SpendAll(reqs...)) }
 
@@ -346,3 +347,12 @@ const (
 	sweepRounds  = 64
 	renewalPause = 5 * time.Millisecond
 )
+
+// justSpent returns the requests of a refund of the whole costs.
+func justSpent(reqs []Request) []Request {
+	reqs = slices.Clone(reqs)
+	for i := range reqs {
+		reqs[i].Spent = JustSpent
+	}
+	return reqs
+}

@@ -70,9 +70,9 @@ func TestRefundSpent(t *testing.T) {
 					delete(open, i)
 					req.Cost = rng.Int64N(req.Cost + 1)
 					if !known {
-						req.Spent = time.Time{}
+						req.Spent = JustSpent
 					}
-					_, err := lim.RefundAll(req)
+					_, err := lim.Refund(req)
 					require.NoError(t, err)
 					all[i].kept -= req.Cost
 					break
@@ -98,7 +98,7 @@ func TestRefundSpent(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		clock.advance(6 * time.Second)
-		d, err = lim.RefundAll(Request{Key: key, Cost: 900, Spent: spent})
+		d, err = lim.Refund(Request{Key: key, Cost: 900, Spent: spent})
 		require.NoError(t, err)
 		require.EqualValues(t, 100, d.Remaining, "all 900 are back already")
 	})
@@ -127,7 +127,7 @@ func TestRefundSpent(t *testing.T) {
 			} else {
 				spent = now.Add(-tc.ago)
 			}
-			d, err := lim.RefundAll(Request{Key: key, Cost: tc.cost, Spent: spent})
+			d, err := lim.Refund(Request{Key: key, Cost: tc.cost, Spent: spent})
 			require.NoError(t, err)
 			require.Equal(t, tc.want, d.Remaining)
 		})
@@ -199,4 +199,20 @@ func TestSpendUpToEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, taken)
 	require.Less(t, readings.Load(), int64(enough))
+}
+
+// A refund that costs tokens needs Spent.
+func TestRefundWithoutSpent(t *testing.T) {
+	r := newRig(t)
+	key := perID.Key("a")
+	r.take(key, 3)
+	for _, reqs := range [][]Request{{key.Cost(1)}, {perID.Key("b").Cost(1).SpentAt(JustSpent), key.Cost(1)}} {
+		_, err := r.Refund(reqs...)
+		require.ErrorContains(t, err, "no Spent")
+		require.EqualValues(t, 2, r.left(key))
+	}
+	for _, req := range []Request{{Key: key}, {Key: key, Cost: 2, Mode: CheckOnly}} {
+		require.EqualValues(t, 2, r.decided(r.Refund(req)).Remaining)
+	}
+	require.EqualValues(t, 5, r.decided(r.Refund(key.Cost(9).SpentAt(JustSpent))).Remaining)
 }

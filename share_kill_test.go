@@ -77,7 +77,7 @@ func killedTenants(args []string) {
 				var err error
 				if refund { // no more than was spent: the total is not full
 					cost = min(cost, spent)
-					d, err = l.Refund(key, cost)
+					d, err = l.Refund(key.Cost(cost).SpentAt(JustSpent))
 					cost = -cost
 				} else {
 					d, err = l.Spend(key, cost)
@@ -199,7 +199,7 @@ func killCheck(t *testing.T, path string, level Durability, now int64, used *kil
 	require.NoError(t, err)
 	require.LessOrEqual(t, b.ResetAfter, b.Limit.Tolerance())
 	for _, r := range back {
-		_, err := l.Refund(r.Key, r.Cost)
+		_, err := l.Refund(r.Key.Cost(r.Cost).SpentAt(JustSpent))
 		require.NoError(t, err)
 	}
 	return short

@@ -358,7 +358,7 @@ func btoi(b bool) int {
 // refund returns tokens to ceiling, floor and total. Half of the refunds say when
 // the tokens were spent.
 func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
-	ago, spent := int64(0), time.Time{}
+	ago, spent := int64(0), JustSpent
 	if h.rng.IntN(2) == 0 {
 		ago = h.rng.Int64N(1 + tokens*h.rng.Int64N(2*h.total.interval))
 		spent = h.clock.Now().Add(-time.Duration(ago))
@@ -366,7 +366,7 @@ func (h *lawHistory) refund(key Key, tenant int, tokens int64) {
 	for _, key := range []Key{
 		key, h.key(twinClass, tenant), h.key(plainClass, tenant), (h.first + plainTotal).Key(""),
 	} {
-		_, err := h.l.RefundAll(Request{Key: key, Cost: tokens, Spent: spent})
+		_, err := h.l.Refund(Request{Key: key, Cost: tokens, Spent: spent})
 		require.NoError(h.t, err)
 	}
 	h.ceilings[tenant].giveLate(tokens, ago, nil)

@@ -150,12 +150,12 @@ func TestShare(t *testing.T) {
 		r.take(globex, 100)
 		r.clock.advance(50 * time.Millisecond) // 50 have come back to the total, and 10 to each floor
 		for _, key := range []Key{acme, globex} {
-			r.decided(r.RefundAll(Request{Key: key, Cost: 100, Spent: spent}))
-			r.decided(r.RefundAll(Request{Key: key, Cost: 100, Spent: r.clock.Now().Add(-100 * time.Millisecond)}))
+			r.decided(r.Refund(Request{Key: key, Cost: 100, Spent: spent}))
+			r.decided(r.Refund(Request{Key: key, Cost: 100, Spent: r.clock.Now().Add(-100 * time.Millisecond)}))
 		}
 		require.Equal(t, [3]int64{60, 600, 150}, r.levels("acme"), "the floor regains 50, as the total does")
 		require.Equal(t, [3]int64{60, 600, 150}, r.levels("globex"))
-		r.decided(r.RefundAll(Request{Key: acme, Cost: 100, Spent: time.Unix(0, 1)}))
+		r.decided(r.Refund(Request{Key: acme, Cost: 100, Spent: time.Unix(0, 1)}))
 		require.Equal(t, [3]int64{60, 600, 150}, r.levels("acme"), "all are back")
 	})
 	run("total", func(t *testing.T, r *rig) {
@@ -213,7 +213,7 @@ func TestShare(t *testing.T) {
 		}
 		_, err := r.Spend(acmeFloor, 1)
 		require.ErrorIs(t, err, ErrShare)
-		_, err = r.Refund(acmeFloor, 1)
+		_, err = r.Refund(acmeFloor.Cost(1).SpentAt(JustSpent))
 		require.ErrorIs(t, err, ErrShare)
 		require.EqualValues(t, 100, r.check(acmeFloor, 1).Limit.Burst)
 		_, err = r.Spend(acme, 601)
@@ -446,7 +446,7 @@ func TestShareFailedCommit(t *testing.T) {
 	}{
 		{"spend", func(r *rig) (Decision, error) { return r.Spend(acme, 30) },
 			[3]int64{60, 560, 960}, [3]int64{30, 560, 920}},
-		{"refund", func(r *rig) (Decision, error) { return r.Refund(acme, 30) },
+		{"refund", func(r *rig) (Decision, error) { return r.Refund(acme.Cost(30).SpentAt(JustSpent)) },
 			[3]int64{60, 560, 960}, [3]int64{60, 560, 980}},
 	} {
 		for _, disturbed := range []bool{false, true} {
@@ -524,7 +524,7 @@ func TestShareFlights(t *testing.T) {
 					go func() {
 						var d Decision
 						if c.cost < 0 {
-							_, c.err = r.Refund(c.tenant, -c.cost)
+							_, c.err = r.Refund(c.tenant.Cost(-c.cost).SpentAt(JustSpent))
 						} else if d, c.err = r.SpendAll(Request{Key: c.tenant, Cost: c.cost}, plain); c.err == nil && !d.Allowed {
 							c.cost = 0
 						}

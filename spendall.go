@@ -48,12 +48,25 @@ type Request struct {
 	Mode  Mode
 	Limit Limit // zero: the configured one
 
-	// Spent is for RefundAll: the instant before the spend, by Limiter.Now. The
-	// refund then leaves out what has come back with time since. Zero: it returns
-	// the whole cost. If SetOverrides has given the id a slower limit since the
-	// spend, the refund may return tokens that came back under the faster one.
+	// Spent is for Refund: the instant of the spend, as Wait returns it, or an
+	// instant before that, by Limiter.Now. The refund leaves out what has come
+	// back with time since. JustSpent says that the instant is not known. If
+	// SetOverrides has given the id a slower limit since the spend, the refund may
+	// return tokens that came back under the faster one.
 	Spent time.Time
 }
+
+// SpentAt returns the request with that Spent.
+func (r Request) SpentAt(t time.Time) Request {
+	r.Spent = t
+	return r
+}
+
+// JustSpent is the Spent of a refund that returns the whole cost, as if the tokens
+// had been taken at this moment. It is for callers that do not know the instant,
+// such as an operator. If some tokens have come back with time since the spend, the
+// bucket then admits more than its limit.
+var JustSpent = time.Unix(0, math.MaxInt64)
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
@@ -89,18 +102,20 @@ func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds [
 	return d, err
 }
 
-// RefundAll returns what a SpendAll of the same requests spent, as Refund
-// does, and returns the strictest decision. For a CheckOnly request it only
-// reports the state. A SpendOnly request is refunded even if SpendAll had too
-// few tokens for it: leave such a request out.
+// Refund gives the tokens of requests back to their buckets, up to the bursts,
+// and returns the strictest decision on what the buckets then hold. It always
+// allows. Refunding a full bucket changes nothing. For a CheckOnly request Refund
+// only reports the state. A SpendOnly request is refunded even if SpendAll had too
+// few tokens for it: leave such a request out. After ErrNotDurable the tokens may
+// be missing; after any other error nothing changed.
 //
-// A Request with Spent gets back what its spend still lacks: half an interval
-// after one token was spent, that is half a token. A caller may therefore spend
-// an upper bound, and return the rest once the true cost is known, without
+// Each request needs Spent, and gets back what its spend still lacks: half an
+// interval after one token was spent, that is half a token. A caller may therefore
+// spend an upper bound, and return the rest once the true cost is known, without
 // exceeding the limit: over any stretch of time, the true costs of the requests
-// admitted in it are at most burst + elapsed ÷ interval. Without Spent they may
-// be more.
-func (l *Limiter) RefundAll(reqs ...Request) (d Decision, err error) {
+// admitted in it are at most burst + elapsed ÷ interval. With JustSpent they may
+// be more. A request that costs tokens and has the zero Spent is an error.
+func (l *Limiter) Refund(reqs ...Request) (d Decision, err error) {
 	err = l.all(context.Background(), reqs, &d, nil, opRefund)
 	return d, err
 }
@@ -147,7 +162,7 @@ func (l *Limiter) submitAll(
 	for i := range reqs {
 		r, given := &rs[i], &reqs[i]
 		r.key, r.cost, r.op, r.mode, r.at = given.Key, given.Cost, op, given.Mode, i
-		if !given.Spent.IsZero() {
+		if !given.Spent.IsZero() && !given.Spent.Equal(JustSpent) {
 			r.spent = max(1, l.clock.Instant(given.Spent))
 		}
 		if err := cmp.Or(l.give(r, given), r.locate(l)); err != nil {
@@ -159,6 +174,10 @@ func (l *Limiter) submitAll(
 			r.cost = 0
 		default:
 			r.op = opCheck
+		}
+		if op == opRefund && r.cost > 0 && given.Spent.IsZero() {
+			return nil, Key{}, l.failed(r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
+				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key)))
 		}
 	}
 	if rs, err = l.withShares(rs); err != nil {

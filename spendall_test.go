@@ -55,7 +55,7 @@ func TestSpendAll(t *testing.T) {
 				_, got := r.SpendAll(reqs...)
 				require.ErrorIs(t, got, err)
 			}
-			_, err := r.RefundAll(one(b, 0), one(b, SpendOnly))
+			_, err := r.Refund(justSpent([]Request{one(b, 0), one(b, SpendOnly)})...)
 			require.ErrorIs(t, err, ErrDuplicateKey)
 			require.Equal(t, r.left(a), r.left(b))
 			r.spendAll(one(a, 0), one(b, 0))
@@ -112,7 +112,7 @@ func TestSpendAll(t *testing.T) {
 				require.Equal(t, r.tat(int64(i+1)), r.stored(key))
 			}
 		}
-		_, err := r.RefundAll(reqs...)
+		_, err := r.Refund(justSpent(reqs)...)
 		require.NoError(t, err)
 		require.Equal(t, 2, r.disk.count())
 		require.Zero(t, r.stored(synced.Key("a")))
@@ -265,13 +265,13 @@ func TestRefundAll(t *testing.T) {
 	reqs := []Request{{Key: a, Cost: 2}, {Key: b, Cost: 1, Mode: CheckOnly}, {Key: shared, Cost: 1, Mode: SpendOnly}}
 	require.True(t, r.spendAll(reqs...).Allowed)
 	r.spend(b, 5)
-	d := r.decided(r.RefundAll(reqs...))
+	d := r.decided(r.Refund(justSpent(reqs)...))
 	require.True(t, d.Allowed, "an empty bucket that is only checked denies nothing")
 	require.Equal(t, b, d.Key)
 	require.EqualValues(t, 5, r.left(a))
 	require.EqualValues(t, 0, r.left(b))
 	require.EqualValues(t, 3, r.left(shared))
-	require.True(t, r.decided(r.RefundAll()).Allowed)
+	require.True(t, r.decided(r.Refund()).Allowed)
 }
 
 func TestSpendEach(t *testing.T) {

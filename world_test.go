@@ -131,6 +131,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		if q.Limit != nil {
 			req.Limit = limitOfModel(*q.Limit)
 		}
+		req.Spent = JustSpent
 		if q.Spent != 0 {
 			req.Spent = time.Unix(0, q.Spent)
 		}
@@ -152,11 +153,11 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.Check:
 		d, err = s.Check(keys[0], reqs[0].Cost)
 	case modeltest.Refund:
-		d, err = s.Refund(keys[0], reqs[0].Cost)
+		d, err = s.Refund(keys[0].Cost(reqs[0].Cost).SpentAt(JustSpent))
 	case modeltest.SpendAll:
 		d, err = s.SpendAll(reqs...)
 	case modeltest.RefundAll:
-		d, err = s.RefundAll(reqs...)
+		d, err = s.Refund(reqs...)
 	case modeltest.SpendTogether:
 		d, err = s.SpendTogether(reqs, ds)
 	case modeltest.SpendEach:

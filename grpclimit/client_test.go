@@ -352,7 +352,7 @@ func (failing) ExtendHold(stint.Key, time.Time) (time.Time, error) {
 	return time.Time{}, stint.ErrNotDurable
 }
 
-func (failing) RefundAll(...stint.Request) (stint.Decision, error) {
+func (failing) Refund(...stint.Request) (stint.Decision, error) {
 	return stint.Decision{}, stint.ErrNotDurable
 }
 

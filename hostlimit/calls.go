@@ -145,13 +145,8 @@ func (m methods) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
 	return errors.Join(errs...)
 }
 
-// Refund is stint.Limiter.Refund.
-func (m methods) Refund(key stint.Key, cost int64) (stint.Decision, error) {
-	return m.RefundAll(stint.Request{Key: key, Cost: cost})
-}
-
-// RefundAll is stint.Limiter.RefundAll, for at most 256 requests.
-func (m methods) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
+// Refund is stint.Limiter.Refund, for at most 256 requests.
+func (m methods) Refund(reqs ...stint.Request) (stint.Decision, error) {
 	c := wire.Call{Op: wire.OpRefund, Requests: reqs}
 	if err := c.Check(); err != nil {
 		return stint.Decision{}, err

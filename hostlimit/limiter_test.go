@@ -53,7 +53,7 @@ func TestLimiter(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, d.Allowed)
 		require.InDelta(t, float64(36*time.Second), float64(d.RetryAfter), float64(5*time.Second))
-		d, err = l.Refund(a, 1)
+		d, err = l.Refund(a.Cost(1).SpentAt(stint.JustSpent))
 		require.NoError(t, err)
 		require.EqualValues(t, 98, d.Remaining)
 		require.True(t, l.Allow(b))
@@ -70,7 +70,7 @@ func TestLimiter(t *testing.T) {
 		d, err = l.SpendAll(append(reqs, stint.Request{Key: perID.Key("c"), Cost: 100})...)
 		require.NoError(t, err)
 		require.Equal(t, perID.Key("c"), d.Key)
-		d, err = l.RefundAll(reqs...)
+		d, err = l.Refund(justSpent(reqs)...)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 

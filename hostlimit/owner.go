@@ -24,7 +24,7 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	case wire.OpEach:
 		o.each(c)
 	case wire.OpRefund:
-		c.Decision, err = l.RefundAll(c.Requests...)
+		c.Decision, err = l.Refund(c.Requests...)
 	case wire.OpRaise:
 		c.Time, err = l.Raise(c.Requests[0], c.Until)
 	case wire.OpBucket:

@@ -50,7 +50,6 @@ type vocabulary interface {
 	SpendEach(reqs []stint.Request, ds []stint.Decision) error
 	SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
 	SpendUpToRequest(req stint.Request) (int64, stint.Decision, error)
-	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Raise(req stint.Request, full time.Time) (time.Time, error)
 	Reserve(req stint.Request) (stint.Reservation, error)
 	Close() error
@@ -122,7 +121,9 @@ func TestSameAnswers(t *testing.T) {
 			taken, d, err := l.SpendUpTo(key, cost)
 			return []any{taken, d}, err
 		})
-		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Refund(key, cost) })
+		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) {
+			return l.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
+		})
 		forKeys("Reserve "+spend, func(l vocabulary, key stint.Key) (any, error) {
 			p, err := l.Reserve(key.Cost(cost))
 			if err != nil {
@@ -151,7 +152,7 @@ func TestSameAnswers(t *testing.T) {
 	})
 	add("SpendContext, ended", func(l vocabulary) (any, error) { return l.SpendContext(ended, a, 1) })
 	add("SpendAll of none", func(l vocabulary) (any, error) { return l.SpendAll() })
-	add("RefundAll of none", func(l vocabulary) (any, error) { return l.RefundAll() })
+	add("Refund of none", func(l vocabulary) (any, error) { return l.Refund() })
 	add("SpendEach of none", func(l vocabulary) (any, error) { return nil, l.SpendEach(nil, nil) })
 	add("SpendTogether of none", func(l vocabulary) (any, error) { return l.SpendTogether(nil, nil) })
 	add("SpendTogether, no space", func(l vocabulary) (any, error) {

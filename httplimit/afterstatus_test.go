@@ -103,7 +103,7 @@ func TestAfterStatus(t *testing.T) {
 			left login 4
 			held login 0s`,
 			inside: func(lim limiter, _ *testClock) {
-				if _, err := lim.Refund(ofClient["login"], 4); err != nil {
+				if _, err := lim.Refund(ofClient["login"].Cost(4).SpentAt(stint.JustSpent)); err != nil {
 					panic(err)
 				}
 			}},

@@ -51,7 +51,6 @@ func newTestClock() *testClock            { return &testClock{base: time.Date(20
 // limiter is what most tests need. Module redislimit runs them with its own.
 type limiter interface {
 	stint.Decider
-	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
 	SetLimits(limits *stint.Limits) error
 	Close() error

@@ -140,7 +140,7 @@ func TestAway(t *testing.T) {
 	d, err = l.Check(perID.Key("a"), 2)
 	require.NoError(t, err)
 	require.Equal(t, 20*time.Minute-time.Second, d.RetryAfter)
-	d, err = l.Refund(perID.Key("a"), 1)
+	d, err = l.Refund(perID.Key("a").Cost(1).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	require.Equal(t, int64(2), d.Remaining)
 	b, err := l.Bucket(perID.Key("a"))

@@ -244,7 +244,7 @@ func TestBatchRefused(t *testing.T) {
 	calls := g.together(t, l,
 		func() { ds[0], errs[0] = l.Spend(perID.Key("a"), 1) },
 		func() { ds[1], errs[1] = l.Check(perID.Key("a"), 1) },
-		func() { ds[2], errs[2] = l.Refund(perID.Key("a"), 5) },
+		func() { ds[2], errs[2] = l.Refund(perID.Key("a").Cost(5).SpentAt(stint.JustSpent)) },
 		func() { ds[3], errs[3] = l.Spend(perID.Key("b"), 1) },
 	)
 	require.Equal(t, int64(5), calls, "together, and then each by itself")

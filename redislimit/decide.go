@@ -95,12 +95,6 @@ func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Check, stint.Request{Key: key, Cost: cost})
 }
 
-// Refund gives cost tokens back to the key's bucket, up to its burst, and
-// reports its state. The Decision always allows.
-func (l *Limiter) Refund(key stint.Key, cost int64) (stint.Decision, error) {
-	return l.one(script.Refund, stint.Request{Key: key, Cost: cost})
-}
-
 // one decides on one bucket. A denial that was seen lately answers without a
 // trip.
 func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
@@ -192,10 +186,10 @@ func (l *Limiter) SpendTogetherContext(_ context.Context, reqs []stint.Request, 
 	return l.SpendTogether(reqs, ds)
 }
 
-// RefundAll gives back what a SpendAll of the same requests spent, and returns
-// the strictest decision. For a CheckOnly request it only reports the state. A
-// Request with Spent gets back what its spend still lacks.
-func (l *Limiter) RefundAll(reqs ...stint.Request) (stint.Decision, error) {
+// Refund gives the tokens of requests back to their buckets, and returns the
+// strictest decision on what these then hold, as stint.Limiter.Refund does. Each
+// request needs Spent.
+func (l *Limiter) Refund(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(script.Refund, reqs, nil)
 }
 

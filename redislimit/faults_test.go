@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -254,3 +255,12 @@ func processOf(t *testing.T, url string, limit stint.Limit) {
 
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
+
+// justSpent returns the requests of a refund of the whole costs.
+func justSpent(reqs []stint.Request) []stint.Request {
+	reqs = slices.Clone(reqs)
+	for i := range reqs {
+		reqs[i].Spent = stint.JustSpent
+	}
+	return reqs
+}

@@ -64,7 +64,6 @@ func (b *both) sameError(want, got error, together bool) {
 // decider has the methods of both kinds of Limiter.
 type decider interface {
 	stint.Decider
-	Refund(key stint.Key, cost int64) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
 	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
 	ExtendHold(key stint.Key, until time.Time) (time.Time, error)
@@ -103,13 +102,14 @@ func (b *both) draw(given bool) operation {
 			out.d, out.err = lim.SpendTogether(o.reqs, out.ds)
 		}
 	case n < 16:
-		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key, r.Cost) }
+		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key.Cost(r.Cost).SpentAt(stint.JustSpent)) }
 	case n < 18:
 		o.reqs = append(o.reqs, b.request(given))
-		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.RefundAll(o.reqs...) }
+		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.Refund(justSpent(o.reqs)...) }
 	case n == 22:
+		o.reqs = justSpent(o.reqs)
 		o.reqs[0].Spent = b.clock.now().Add(-time.Duration(b.rnd.Int64N(int64(time.Minute))))
-		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.RefundAll(o.reqs...) }
+		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.Refund(o.reqs...) }
 	case n == 23:
 		r.Cost *= 1 + b.rnd.Int64N(2)
 		o.run = func(lim decider, out *outcome) { out.taken, out.d, out.err = lim.SpendUpToRequest(r) }

@@ -225,7 +225,7 @@ func TestLeasedOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
 	hand := l.inHand(key)
-	_, err = l.Refund(key, 5)
+	_, err = l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	require.Equal(t, 1000-used-hand+5, l.remaining(t, key))
 	require.Equal(t, hand, l.inHand(key))

@@ -139,7 +139,7 @@ func TestExpiry(t *testing.T) {
 	require.LessOrEqual(t, ttl(), (30*time.Minute).Milliseconds()+1)
 	require.NoError(t, l.Hold(key, l.Now().Add(10*time.Hour)))
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds())
-	_, err = l.Refund(key, 5)
+	_, err = l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds(), "the hold stays")
 	require.NoError(t, l.Reset(key))
@@ -220,7 +220,7 @@ func TestFresh(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 30*time.Minute-seconds*(time.Second+1), d.RetryAfter, "exact by the clock")
 	require.Equal(t, before, c.calls.Load())
-	_, err = l.Refund(key(0), 1)
+	_, err = l.Refund(key(0).Cost(1).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	require.True(t, l.Allow(key(0)), "tokens that this machine returned are there at once")
 }

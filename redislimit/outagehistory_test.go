@@ -96,8 +96,8 @@ func (b *both) decide(may int) {
 		want, err1 = b.local.Check(reqs[0].Key, reqs[0].Cost)
 		got, err2 = b.remote.Check(reqs[0].Key, reqs[0].Cost)
 	case n == 1 && may >= mayRefund:
-		want, err1 = b.local.Refund(reqs[0].Key, reqs[0].Cost)
-		got, err2 = b.remote.Refund(reqs[0].Key, reqs[0].Cost)
+		want, err1 = b.local.Refund(reqs[0].Key.Cost(reqs[0].Cost).SpentAt(stint.JustSpent))
+		got, err2 = b.remote.Refund(reqs[0].Key.Cost(reqs[0].Cost).SpentAt(stint.JustSpent))
 	case n == 2 && may >= mayGive && b.rnd.IntN(8) == 0:
 		err1, err2 = b.local.Reset(reqs[0].Key), b.remote.Reset(reqs[0].Key)
 	default:
@@ -136,7 +136,7 @@ func TestRefundAfterOutage(t *testing.T) {
 		l.comesBack(t)
 	}
 	outage(6) // is denied, so there is no debt
-	_, err = l.Refund(key, 3)
+	_, err = l.Refund(key.Cost(3).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	outage(1)
 	require.EqualValues(t, 7, l.left(t, key))
@@ -160,7 +160,7 @@ func TestRefundLeavesHold(t *testing.T) {
 		b, err := l.node.Local.Bucket(away.OwnKey(key))
 		return err == nil && !b.HeldUntil.IsZero()
 	}, time.Minute, time.Millisecond)
-	_, err = l.Refund(key, 3)
+	_, err = l.Refund(key.Cost(3).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
 	c.fail(errCut)
 	d, err := l.Spend(key, 1)

@@ -38,7 +38,7 @@ func (r *request) limited() bool { return !r.limit.IsUnlimited() && !r.limit.IsB
 
 // request checks what it can without the server, and computes the arguments.
 func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
-	r := request{key: req.Key, cost: req.Cost}
+	r := request{key: req.Key, cost: req.Cost, spent: req.Spent}
 	r.Mode = uint8(req.Mode)
 	if req.Cost < 0 {
 		return r, fmt.Errorf("%w: %d for %s", stint.ErrNegativeCost, req.Cost, n.labeled(req.Key))
@@ -46,6 +46,10 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	configured, err := n.limitOf(req.Key)
 	if err != nil {
 		return r, err
+	}
+	if op == script.Refund && req.Cost > 0 && req.Mode != stint.CheckOnly && req.Spent.IsZero() {
+		return r, fmt.Errorf("redislimit: refund %s: the request has no Spent, want the instant of the spend or "+
+			"stint.JustSpent", n.labeled(req.Key))
 	}
 	r.limit = configured
 	if req.Limit != (stint.Limit{}) {
@@ -88,8 +92,8 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 		if r.Fourth, r.Mode = r.interval, uint8(stint.CheckAndSpend); r.limit != configured {
 			r.Mode = uint8(stint.CheckOnly) // it cuts nothing down
 		}
-	case op == script.Refund && !req.Spent.IsZero():
-		r.Op, r.Fourth, r.spent = script.Undo, script.Instant(req.Spent), req.Spent
+	case op == script.Refund && !req.Spent.IsZero() && !req.Spent.Equal(stint.JustSpent):
+		r.Op, r.Fourth = script.Undo, script.Instant(req.Spent)
 	}
 	if r.leased = l.mayLease(r.limit, configured); !r.leased { // a lease seldom needs it
 		r.Key = l.opts.keyOf(req.Key)

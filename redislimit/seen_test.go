@@ -55,11 +55,11 @@ func TestDenialDuringRefund(t *testing.T) {
 	key := perID.Key("a")
 	for name, refund := range map[string]func(*Limiter) error{
 		"Refund": func(l *Limiter) error {
-			_, err := l.Refund(key, 5)
+			_, err := l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
 			return err
 		},
-		"RefundAll": func(l *Limiter) error {
-			_, err := l.RefundAll(stint.Request{Key: key, Cost: 5}, stint.Request{Key: everyone.Key(""), Cost: 5})
+		"Refund of two": func(l *Limiter) error {
+			_, err := l.Refund(stint.Request{Key: key, Cost: 5, Spent: stint.JustSpent}, stint.Request{Key: everyone.Key(""), Cost: 5, Spent: stint.JustSpent})
 			return err
 		},
 	} {

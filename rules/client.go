@@ -116,7 +116,7 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 // Refund returns the tokens of a request that no server can have seen, except
 // those that time has brought back.
 func (t *Turn) Refund() error {
-	_, err := t.client.Limiter.RefundAll(stint.Request{Key: t.key, Cost: t.cost, Spent: t.spent})
+	_, err := t.client.Limiter.Refund(stint.Request{Key: t.key, Cost: t.cost, Spent: t.spent})
 	return err
 }
 

@@ -34,7 +34,7 @@ type decideFlags struct {
 type decider interface {
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
 	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
-	RefundAll(reqs ...stint.Request) (stint.Decision, error)
+	Refund(reqs ...stint.Request) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
 	Hold(key stint.Key, until time.Time) error
 	Bucket(key stint.Key) (stint.Bucket, error)
@@ -45,8 +45,13 @@ type decider interface {
 // action is what a command does to one bucket.
 type action func(l decider, r stint.Request) (stint.Decision, error)
 
-func spend(l decider, r stint.Request) (stint.Decision, error)  { return l.SpendAll(r) }
-func refund(l decider, r stint.Request) (stint.Decision, error) { return l.RefundAll(r) }
+func spend(l decider, r stint.Request) (stint.Decision, error) { return l.SpendAll(r) }
+func refund(l decider, r stint.Request) (stint.Decision, error) {
+	if r.Spent.IsZero() {
+		r.Spent = stint.JustSpent
+	}
+	return l.Refund(r)
+}
 
 // reset fills buckets. When it returns, they are full on disk, too.
 func reset(l decider, keys ...stint.Key) error {

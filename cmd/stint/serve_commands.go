@@ -54,7 +54,7 @@ func init() { // the methods refer to served
 			c.together(args, c.server.limiter.SpendAll, stint.CheckOnly)
 		}},
 		{"stint.refund", -4, [3]int64{}, "Returns what STINT.SPEND spent.", func(c *serveConn, args [][]byte) {
-			c.together(args, c.server.limiter.RefundAll, stint.CheckAndSpend)
+			c.together(args, c.server.limiter.Refund, stint.CheckAndSpend)
 		}},
 		{"stint.reset", -3, [3]int64{}, "Fills buckets, and ends their holds.", (*serveConn).reset},
 		{"stint.hold", 4, [3]int64{}, "Denies every request of an id for some seconds.", (*serveConn).hold},

@@ -78,7 +78,7 @@ func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.De
 		return
 	}
 	for i := range requests {
-		requests[i].Mode = mode
+		requests[i].Mode, requests[i].Spent = mode, stint.JustSpent
 	}
 	d, err := act(requests...)
 	if err != nil {

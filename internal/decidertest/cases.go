@@ -33,7 +33,7 @@ var cases = []testCase{
 	{"together, many", caseMany, nil},
 	{"together, no decisions wanted", caseNilDecisions, nil},
 	{"together, no requests", caseNoRequests, nil},
-	{"refund all", caseRefundAll, []string{"RefundAll"}},
+	{"refund all", caseRefundAll, []string{"Refund"}},
 	{"given limits", caseGiven, nil},
 	{"given limits, levels", caseGivenLevels, nil},
 	{"given limits, mistakes", caseGivenMistakes, nil},
@@ -181,12 +181,9 @@ func caseBucket(e *env) {
 
 func caseRefund(e *env) {
 	e.open()
-	m := method[interface {
-		Refund(key stint.Key, cost int64) (stint.Decision, error)
-	}](e)
 	key := plain.Key("a")
 	refund := func(cost int64) stint.Decision {
-		d, err := m.Refund(key, cost)
+		d, err := e.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
 		require.NoError(e, err)
 		return d
 	}

@@ -70,7 +70,7 @@ func caseErrors(e *env) {
 				require.Zero(e, d)
 				require.Equal(e, make([]stint.Decision, len(more)), ds, "an error never comes with permission")
 				if !errors.Is(want, stint.ErrCostOverBurst) {
-					d, err = e.RefundAll(more...)
+					d, err = e.Refund(justSpent(more)...)
 					require.ErrorIs(e, err, want, "RefundAll %+v", more)
 					require.Zero(e, d)
 				}
@@ -102,7 +102,7 @@ func caseErrors(e *env) {
 	require.ErrorIs(e, err, stint.ErrDuplicateKey)
 	require.ErrorContains(e, err, "plain:b")
 	require.Equal(e, make([]stint.Decision, 3), ds)
-	_, err = e.RefundAll(twice...)
+	_, err = e.Refund(justSpent(twice)...)
 	require.ErrorIs(e, err, stint.ErrDuplicateKey)
 	require.EqualValues(e, 6, e.left(plain.Key("b")), "nothing was spent")
 	require.EqualValues(e, 4, e.left(other.Key("b")))
@@ -127,7 +127,7 @@ func caseNotDurable(e *env) {
 	if e.level < stint.Leased {
 		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
 		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))
-		_, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
+		_, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
 		require.NoError(e, err)
 		require.EqualValues(e, 2, e.left(used))
 		return
@@ -140,7 +140,7 @@ func caseNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))), stint.ErrNotDurable)
-	d, err = e.RefundAll(stint.Request{Key: used, Cost: 2})
+	d, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
@@ -206,7 +206,7 @@ func caseClosed(e *env) {
 		require.Zero(e, d)
 		_, err = e.Check(key, 1)
 		require.ErrorIs(e, err, stint.ErrClosed, "Check %v", key)
-		_, err = e.RefundAll(stint.Request{Key: key, Cost: 1})
+		_, err = e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
 		require.ErrorIs(e, err, stint.ErrClosed, "RefundAll %v", key)
 		_, err = e.Bucket(key)
 		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)

@@ -47,7 +47,9 @@ func (h *history) key() stint.Key {
 }
 
 func (h *history) request() stint.Request {
-	r := stint.Request{Key: h.key(), Cost: int64(h.rand.IntN(4)), Mode: stint.Mode(h.rand.IntN(3))}
+	r := stint.Request{
+		Key: h.key(), Cost: int64(h.rand.IntN(4)), Mode: stint.Mode(h.rand.IntN(3)), Spent: stint.JustSpent,
+	}
 	if h.rand.IntN(40) == 0 {
 		r.Cost = int64(h.rand.IntN(10) - 1)
 	}
@@ -91,9 +93,9 @@ func (h *history) step() (what string, same bool) {
 	case n < 17:
 		req := h.request()
 		req.Cost = max(0, req.Cost)
-		want, wantErr := h.model.RefundAll(req)
-		got, gotErr := e.RefundAll(req)
-		return "RefundAll", decisions(want, got, wantErr, gotErr)
+		want, wantErr := h.model.Refund(req)
+		got, gotErr := e.Refund(req)
+		return "Refund", decisions(want, got, wantErr, gotErr)
 	case n < 19:
 		want, wantErr := h.model.Bucket(key)
 		got, gotErr := e.Bucket(key)

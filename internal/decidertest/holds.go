@@ -145,7 +145,7 @@ func caseHoldKinds(e *env) {
 		require.ErrorIs(e, errorOf(e.Wait(soon, key.Cost(1))), context.DeadlineExceeded, "%v: its hold ends after the deadline", key)
 		require.NoError(e, soon.Err(), "it fails at once")
 		cancel()
-		d, err := e.RefundAll(stint.Request{Key: key, Cost: 1})
+		d, err := e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
 		require.NoError(e, err)
 		require.True(e, d.Allowed, "a refund to a held bucket")
 		e.heldFor(key, time.Hour)

@@ -292,3 +292,12 @@ func (e *env) hold(key stint.Key, d time.Duration) {
 
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
+
+// justSpent returns the requests of a refund of the whole costs.
+func justSpent(reqs []stint.Request) []stint.Request {
+	reqs = slices.Clone(reqs)
+	for i := range reqs {
+		reqs[i].Spent = stint.JustSpent
+	}
+	return reqs
+}

@@ -114,7 +114,7 @@ func (g *group) look() (first int, denied stint.Decision, err error) {
 		if d, err = g.lim.Check(sum.Key, sum.Cost); err == nil && !d.Allowed {
 			d, err = g.decide(i, sum) // it counts the denial
 			if err == nil && d.Allowed {
-				_, err = g.lim.RefundAll(sum) // it has just got tokens
+				_, err = g.lim.Refund(sum.SpentAt(stint.JustSpent)) // it has just got tokens
 			}
 		}
 		if err != nil || !d.Allowed {
@@ -148,19 +148,19 @@ func shareTotal(limits *stint.Limits, reqs []stint.Request) bool {
 	return false
 }
 
-// Refund is RefundAll, and refunds one after the other if requests took from one
+// Refund is Decider.Refund, and refunds one after the other if requests took from one
 // total.
 func Refund(lim stint.Decider, reqs ...stint.Request) (d stint.Decision, err error) {
 	if len(reqs) == 0 {
 		return d, nil
 	}
-	d, err = lim.RefundAll(reqs...)
+	d, err = lim.Refund(reqs...)
 	if !errors.Is(err, stint.ErrDuplicateKey) {
 		return d, err
 	}
 	err = nil
 	for _, req := range reqs {
-		one, err1 := lim.RefundAll(req)
+		one, err1 := lim.Refund(req)
 		d, err = one, errors.Join(err, err1)
 	}
 	return d, err

@@ -87,7 +87,7 @@ func TestSpend(t *testing.T) {
 			reqs[1].Mode = stint.CheckOnly
 			spend(true, total.Key(""))
 			require.Equal(t, []int64{0, 2, 0, 18}, left())
-			_, err = onetotal.Refund(lim, stint.Request{Key: share.Key("a"), Cost: 4}, stint.Request{Key: share.Key("b"), Cost: 3})
+			_, err = onetotal.Refund(lim, share.Key("a").Cost(4).SpentAt(stint.JustSpent), share.Key("b").Cost(3).SpentAt(stint.JustSpent))
 			require.NoError(t, err)
 			require.Equal(t, []int64{7, 6, 3, 18}, left())
 

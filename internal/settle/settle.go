@@ -29,7 +29,7 @@ func (b Bound) Replace(lim stint.Decider, cost int64) (short int64, d stint.Deci
 	case cost < 0:
 		return 0, d, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, cost, b.Key)
 	case more < 0:
-		d, err = lim.RefundAll(stint.Request{Key: b.Key, Cost: -more, Spent: b.At})
+		d, err = lim.Refund(stint.Request{Key: b.Key, Cost: -more, Spent: b.At})
 		return 0, d, err
 	case more > 0:
 		taken, d, err := SpendUpTo(lim, b.Key, more)

@@ -62,7 +62,7 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 	switch op {
 	case script.Refund:
 		for i := range reqs {
-			if ds[i], err = n.Local.RefundAll(reqs[i]); err != nil {
+			if ds[i], err = n.Local.Refund(reqs[i]); err != nil {
 				break
 			}
 		}
@@ -135,6 +135,6 @@ func (n *Node) Undo(p *Part) bool {
 			return false
 		}
 	}
-	n.Local.RefundAll(stint.Request{Key: OwnKey(p.Key), Cost: p.Cost, Limit: n.durable(p.Share)})
+	n.Local.Refund(stint.Request{Key: OwnKey(p.Key), Cost: p.Cost, Limit: n.durable(p.Share), Spent: stint.JustSpent})
 	return true
 }

@@ -276,8 +276,8 @@ func (n *Node) setTAT(key stint.Key, from, to int64) error {
 		return err
 	}
 	req.Limit.Burst, req.Limit.Count = script.MaxTolerance, script.MaxTolerance // a token is a nanosecond
-	req.Cost = from - to
-	_, err := n.Local.RefundAll(req)
+	req.Cost, req.Spent = from-to, stint.JustSpent
+	_, err := n.Local.Refund(req)
 	return err
 }
 

@@ -19,6 +19,9 @@ func (n *Node) ahead() int64 {
 // were spent, for a refund. It must not come too late, so it reads Local's clock
 // first.
 func (n *Node) spentAt(spent time.Time) time.Time {
+	if spent.Equal(stint.JustSpent) {
+		return spent
+	}
 	now := time.Unix(0, n.now())
 	return now.Add(spent.Sub(n.Server.Time()))
 }
@@ -56,7 +59,7 @@ func (n *Node) SawRefund(req stint.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d, err := n.debt(req.Key)
-	n.Local.RefundAll(req)
+	n.Local.Refund(req)
 	now := n.now()
 	if err != nil || d.own <= now {
 		return
