@@ -2,6 +2,7 @@ package stint
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -135,7 +136,7 @@ func (p *calendarProcess) Refund(reqs ...Request) (Decision, error) {
 	return p.one("refund", reqs...)
 }
 
-func (p *calendarProcess) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
+func (p *calendarProcess) Do(_ context.Context, reqs []Request, ds []Decision) (Decision, error) {
 	all, err := p.call("together", reqs...)
 	if err != nil {
 		return Decision{}, err
@@ -263,7 +264,7 @@ func doCalendar(l *Limiter, c calendarCall) ([]Decision, error) {
 	case "together":
 		ds := make([]Decision, 1+len(c.Reqs))
 		var err error
-		ds[0], err = l.SpendTogether(c.Reqs, ds[1:])
+		ds[0], err = l.Do(context.Background(), c.Reqs, ds[1:])
 		return ds, err
 	case "reset":
 		return nil, l.Reset(c.Reqs[0].Key)

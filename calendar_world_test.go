@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -71,7 +72,7 @@ type calendarWorld struct {
 type calendarSystem interface {
 	Spend(key Key, cost int64) (Decision, error)
 	Check(key Key, cost int64) (Decision, error)
-	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
+	Do(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
 	Refund(reqs ...Request) (Decision, error)
 	Reset(keys ...Key) error
 	SetLimits(ls *Limits) error
@@ -314,7 +315,7 @@ func (w *calendarWorld) step() {
 		otherCost := min(w.cost(m), m)
 		w.note("spend %d of %v and %d of %v", cost, key, otherCost, other)
 		ds := make([]Decision, 2)
-		d, err := w.l.SpendTogether([]Request{{Key: key, Cost: cost}, {Key: other, Cost: otherCost}}, ds)
+		d, err := w.l.Do(context.Background(), []Request{{Key: key, Cost: cost}, {Key: other, Cost: otherCost}}, ds)
 		w.must(err)
 		if d.Allowed {
 			w.must(b.law.Admit(cost))

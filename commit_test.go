@@ -109,11 +109,11 @@ func TestCommit(t *testing.T) {
 		}
 		return append(reqs, Request{Key: nobody.Key("x"), Cost: 1}), make([]Decision, len(reqs)+1)
 	}
-	run("SpendEach waits for its requests together", Options{}, func(t *testing.T, r *rig) {
+	run("DoEach waits for its requests together", Options{}, func(t *testing.T, r *rig) {
 		reqs, ds := each(r)
 		r.disk.shut()
 		ended := make(chan error)
-		go func() { ended <- r.SpendEach(reqs, ds) }()
+		go func() { ended <- r.DoEach(context.Background(), reqs, ds) }()
 		synctest.Wait() // the first request may be in a commit alone
 		for _, id := range []string{"a", "b", "c"} {
 			require.EqualValues(t, map[string]int{"a": 2, "b": 1, "c": 1}[id], r.spent(synced.Key(id)))
@@ -125,10 +125,10 @@ func TestCommit(t *testing.T) {
 		require.EqualValues(t, 98, ds[4].Remaining)
 		require.Equal(t, r.tat(2), r.stored(synced.Key("a")))
 	})
-	run("a commit of a SpendEach fails", Options{}, func(t *testing.T, r *rig) {
+	run("a commit of a DoEach fails", Options{}, func(t *testing.T, r *rig) {
 		reqs, ds := each(r)
 		r.disk.fail(errDisk, "save")
-		err := r.SpendEach(reqs, ds)
+		err := r.DoEach(context.Background(), reqs, ds)
 		require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 5)
 		for i, err := range err.(interface{ Unwrap() []error }).Unwrap() {
 			require.ErrorContains(t, err, "request "+strconv.Itoa(2*i)+": ")
@@ -143,7 +143,7 @@ func TestCommit(t *testing.T) {
 		require.EqualValues(t, 2, r.spent(flushed.Key("a")))
 		r.disk.fail(nil)
 	})
-	run("SpendEach times out once", late, func(t *testing.T, r *rig) {
+	run("DoEach times out once", late, func(t *testing.T, r *rig) {
 		reqs, ds := each(r)
 		r.disk.shut()
 		r.disk.on(func(op storeOp) error {
@@ -153,7 +153,7 @@ func TestCommit(t *testing.T) {
 			return nil
 		})
 		begun := time.Now()
-		err := r.SpendEach(reqs, ds)
+		err := r.DoEach(context.Background(), reqs, ds)
 		require.Len(t, err.(interface{ Unwrap() []error }).Unwrap(), 5)
 		require.ErrorIs(t, err, ErrNotDurable)
 		require.Equal(t, late.CommitTimeout, time.Since(begun))
@@ -464,7 +464,7 @@ func TestSpendContext(t *testing.T) {
 		done := make(chan error)
 		go func() {
 			reqs := []Request{{Key: key, Cost: cost}, {Key: synced.Key("b"), Cost: 1}}
-			_, err := r.SpendTogetherContext(ctx, reqs, make([]Decision, 2))
+			_, err := r.Do(ctx, reqs, make([]Decision, 2))
 			done <- err
 		}()
 		synctest.Wait()

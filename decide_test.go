@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -73,9 +74,9 @@ func TestErrors(t *testing.T) {
 		"Refund of two": func(key Key, cost int64) (Decision, error) {
 			return r.Refund(Request{Key: good.Key}, Request{Key: key, Cost: cost, Spent: JustSpent})
 		},
-		"SpendEach": func(key Key, cost int64) (Decision, error) {
+		"DoEach": func(key Key, cost int64) (Decision, error) {
 			ds := []Decision{{Allowed: true}}
-			err := r.SpendEach([]Request{{Key: key, Cost: cost}}, ds)
+			err := r.DoEach(context.Background(), []Request{{Key: key, Cost: cost}}, ds)
 			return ds[0], err
 		},
 		"Reserve": func(key Key, cost int64) (Decision, error) {
@@ -121,7 +122,7 @@ func TestErrors(t *testing.T) {
 				before := count()
 				d, err := f(tc.key, tc.cost)
 				require.ErrorIs(t, err, tc.want)
-				require.True(t, strings.HasPrefix(err.Error(), "stint: ") || call == "SpendEach", "%v", err)
+				require.True(t, strings.HasPrefix(err.Error(), "stint: ") || call == "DoEach", "%v", err)
 				require.Zero(t, d)
 				require.Equal(t, before+1, count())
 			})
@@ -192,7 +193,7 @@ func TestFastPath(t *testing.T) {
 					require.Equal(t, fast.check(key, 1).Allowed, fast.Allow(key))
 					ds[0], _ = slow.Check(key, 1) // as below
 				case 2:
-					if err = fast.SpendEach([]Request{{Key: key, Cost: cost}}, ds); err != nil {
+					if err = fast.DoEach(context.Background(), []Request{{Key: key, Cost: cost}}, ds); err != nil {
 						err = errors.Unwrap(err.(interface{ Unwrap() []error }).Unwrap()[0])
 					}
 				default:
@@ -242,13 +243,13 @@ func TestDecisionAllocations(t *testing.T) {
 				Request{Key: c, Cost: 1})
 		},
 		"Refund of three": func() { r.Refund(refunds...) },
-		"SpendEach":       func() { r.SpendEach(three, ds) },
+		"DoEach":          func() { r.DoEach(context.Background(), three, ds) },
 		"given limits": func() {
 			n++
 			given[0].Limit, given[1].Limit = limits[n%4], limits[n/4%4]
 			r.SpendAll(given...)
-			r.SpendTogether(given, ds)
-			r.SpendEach(given, ds)
+			r.Do(context.Background(), given, ds)
+			r.DoEach(context.Background(), given, ds)
 		},
 	} {
 		call() // makes the buckets

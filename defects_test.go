@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -64,7 +65,7 @@ func TestOvertaken(t *testing.T) {
 	each := func(reqs ...Request) func(*rig) bool {
 		return func(r *rig) bool {
 			ds := make([]Decision, len(reqs))
-			return r.SpendEach(reqs, ds) == nil && ds[len(ds)-1].Allowed
+			return r.DoEach(context.Background(), reqs, ds) == nil && ds[len(ds)-1].Allowed
 		}
 	}
 	two := Limit{Burst: 2, Count: 1, Period: time.Hour}
@@ -83,14 +84,14 @@ func TestOvertaken(t *testing.T) {
 		"SpendAll": {key, false, func(r *rig) bool {
 			return allowed(r.SpendAll(Request{Key: key, Cost: 1}, Request{Key: other, Cost: 1}))
 		}},
-		"SpendEach":                {key, false, each(Request{Key: other, Cost: 1}, Request{Key: key, Cost: 1})},
-		"SpendEach, lane":          {key, true, each(Request{Key: key, Cost: 1})},
-		"SpendEach, checks":        {key, false, each(Request{Key: key, Cost: 1, Mode: CheckOnly})},
-		"SpendEach, configured":    {key, false, each(Request{Key: key, Cost: 1, Limit: two})},
-		"SpendEach, given":         {key, false, each(Request{Key: key, Cost: 1, Limit: given})},
-		"SpendEach, leased":        {leased.Key("a"), false, each(Request{Key: leased.Key("a"), Cost: 1})},
-		"SpendEach, synced":        {synced.Key("a"), false, each(Request{Key: synced.Key("a"), Cost: 1})},
-		"SpendEach, not in memory": {flushed.Key("new"), false, each(Request{Key: flushed.Key("new"), Cost: 1})},
+		"DoEach":                {key, false, each(Request{Key: other, Cost: 1}, Request{Key: key, Cost: 1})},
+		"DoEach, lane":          {key, true, each(Request{Key: key, Cost: 1})},
+		"DoEach, checks":        {key, false, each(Request{Key: key, Cost: 1, Mode: CheckOnly})},
+		"DoEach, configured":    {key, false, each(Request{Key: key, Cost: 1, Limit: two})},
+		"DoEach, given":         {key, false, each(Request{Key: key, Cost: 1, Limit: given})},
+		"DoEach, leased":        {leased.Key("a"), false, each(Request{Key: leased.Key("a"), Cost: 1})},
+		"DoEach, synced":        {synced.Key("a"), false, each(Request{Key: synced.Key("a"), Cost: 1})},
+		"DoEach, not in memory": {flushed.Key("new"), false, each(Request{Key: flushed.Key("new"), Cost: 1})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newLevels(t, two)

@@ -39,7 +39,9 @@ func TestErrorsNameTheLabel(t *testing.T) {
 			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Logins:bob"},
 		{func() error { _, err := r.Spend(everyone.Key(""), 4); return err },
 			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Everyone"},
-		{func() error { return r.SpendEach([]Request{{Key: bob, Cost: 4}}, make([]Decision, 1)) },
+		{func() error {
+			return r.DoEach(context.Background(), []Request{{Key: bob, Cost: 4}}, make([]Decision, 1))
+		},
 			ErrCostOverBurst, "request 0: stint: cost over burst: 4 of 3 for Logins:bob"},
 		{func() error { _, err := r.SpendAll(Request{Key: bob}, Request{Key: bob}); return err },
 			ErrDuplicateKey, "stint: duplicate key: Logins:bob"},

@@ -227,7 +227,7 @@ func ExampleRequest_limit() {
 	// alice pro false 0 <nil>
 }
 
-func ExampleLimiter_SpendTogether() {
+func ExampleLimiter_Do() {
 	limits, _ := stint.NewLimits(names)
 	l, _ := stint.New(stint.NewMemStore(), limits, nil)
 	defer l.Close()
@@ -236,7 +236,7 @@ func ExampleLimiter_SpendTogether() {
 		{Key: OrdersPerAccount.Key("12345678"), Cost: 1},
 	}
 	ds := make([]stint.Decision, len(reqs))
-	strictest, err := l.SpendTogether(reqs, ds)
+	strictest, err := l.Do(context.Background(), reqs, ds)
 	fmt.Println(strictest.Allowed, err)
 	for _, d := range ds {
 		fmt.Println(d.Key, d.Remaining)

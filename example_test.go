@@ -276,7 +276,7 @@ func ExampleRequest() {
 	// locked out for 1h0m0s <nil>
 }
 
-func ExampleLimiter_SpendEach() {
+func ExampleLimiter_DoEach() {
 	limiter, _ := newLimiter(LoginsPerAddress, stint.PerMinute(2))
 	defer limiter.Close()
 	reqs := []stint.Request{
@@ -286,7 +286,7 @@ func ExampleLimiter_SpendEach() {
 		{Key: LoginsPerAddress.Key("10.0.0.3"), Cost: 3},
 	}
 	ds := make([]stint.Decision, len(reqs))
-	err := limiter.SpendEach(reqs, ds)
+	err := limiter.DoEach(context.Background(), reqs, ds)
 	for i, d := range ds {
 		fmt.Println(reqs[i].Key, d.Allowed, d.Remaining)
 	}

@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"math"
 	"reflect"
 	"testing"
@@ -9,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSpendTogether(t *testing.T) {
+func TestDo(t *testing.T) {
 	a, b, shared, free := perID.Key("a"), perID.Key("b"), everyone.Key(""), off.Key("x")
 	reqs := []Request{{Key: free, Cost: 1}, {Key: shared, Cost: 1}, {Key: a, Cost: 2}, {Key: b, Cost: 1}}
 	modes := []Request{{Key: b, Cost: 6, Mode: SpendOnly}, {Key: a, Cost: 1, Mode: CheckOnly}, {Key: shared, Cost: 1}}
@@ -26,7 +27,7 @@ func TestSpendTogether(t *testing.T) {
 				for _, req := range path {
 					want = append(want, r.check(req.Key, req.Cost))
 				}
-				d := r.decided(r.SpendTogether(path, ds))
+				d := r.decided(r.Do(context.Background(), path, ds))
 				require.Equal(t, want, ds[:len(path)], "call %d", call)
 				require.Equal(t, call < 2, d.Allowed)
 				require.Contains(t, ds, d)
@@ -39,10 +40,10 @@ func TestSpendTogether(t *testing.T) {
 		r := newRig(t)
 		modes[0].Cost = 5
 		ds := make([]Decision, 3)
-		d := r.decided(r.SpendTogether(modes, ds))
+		d := r.decided(r.Do(context.Background(), modes, ds))
 		require.Equal(t, ds[2], d)
 		require.Equal(t, []int64{0, 4, 2}, []int64{ds[0].Remaining, ds[1].Remaining, ds[2].Remaining})
-		d = r.decided(r.SpendTogether(modes, ds))
+		d = r.decided(r.Do(context.Background(), modes, ds))
 		require.True(t, d.Allowed)
 		require.Equal(t, time.Minute, ds[0].RetryAfter, "SpendOnly may be denied alone")
 	})
@@ -50,9 +51,9 @@ func TestSpendTogether(t *testing.T) {
 		r := newRig(t)
 		full := Decision{Allowed: true}
 		ds := []Decision{full, full}
-		_, err := r.SpendTogether(reqs, ds)
+		_, err := r.Do(context.Background(), reqs, ds)
 		require.ErrorContains(t, err, "4 requests, and space for 2 decisions")
-		_, err = r.SpendTogether([]Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
+		_, err = r.Do(context.Background(), []Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 		require.Equal(t, []Decision{{}, {}}, ds, "an error never comes with permission")
 		require.EqualValues(t, 5, r.left(a))
@@ -60,7 +61,7 @@ func TestSpendTogether(t *testing.T) {
 		both := []Request{{Key: synced.Key("a"), Cost: 1}, {Key: flushed.Key("a"), Cost: 1}}
 		levels.disk.fail(errDisk, "save")
 		ds = []Decision{full, full}
-		_, err = levels.SpendTogether(both, ds)
+		_, err = levels.Do(context.Background(), both, ds)
 		require.ErrorIs(t, err, ErrNotDurable)
 		require.Equal(t, []Decision{{}, {}}, ds)
 	})
@@ -93,9 +94,9 @@ func TestGivenLimit(t *testing.T) {
 			req := Request{Key: key, Cost: 3, Limit: twenty}
 			ds := make([]Decision, 1)
 			require.Equal(t, Decision{true, 17, 0, 9 * time.Second, key, twenty}, r.spendAll(req))
-			require.NoError(t, r.SpendEach([]Request{req}, ds))
+			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 14, ds[0].Remaining)
-			r.decided(r.SpendTogether([]Request{req}, ds))
+			r.decided(r.Do(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 11, ds[0].Remaining)
 			place, err := r.Reserve(req)
 			require.NoError(t, err)
@@ -105,7 +106,7 @@ func TestGivenLimit(t *testing.T) {
 			require.Equal(t, Decision{true, 6, 0, 42 * time.Second, key, twenty}, d)
 			req.Mode = CheckOnly
 			require.EqualValues(t, 3, r.spendAll(req).Remaining)
-			require.NoError(t, r.SpendEach([]Request{req}, ds))
+			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 3, ds[0].Remaining)
 			require.Equal(t, Decision{true, 1, 0, 42 * time.Second, key, PerMinute(5)}, r.check(key, 0), "the other limit")
 		}
@@ -227,8 +228,7 @@ func TestGivenLimit(t *testing.T) {
 	t.Run("the configured one", func(t *testing.T) {
 		r := newLevels(t, hundred)
 		for n := range 20 {
-			require.NoError(t, r.SpendEach([]Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}},
-				make([]Decision, 1)))
+			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: leased.Key("a"), Cost: 1, Limit: hundred.withLevel(Leased)}}, make([]Decision, 1)))
 			r.spendGiven(leased.Key("a"), 1, hundred.withLevel(Leased))
 			require.LessOrEqual(t, r.disk.count(), 2+n/2, "leases last for several requests")
 		}
@@ -250,7 +250,7 @@ func TestGivenLimit(t *testing.T) {
 			req := Request{Key: key, Cost: 1, Limit: limit}
 			_, err := r.SpendAll(req)
 			_, err2 := r.Reserve(req)
-			err3 := r.SpendEach([]Request{req}, make([]Decision, 1))
+			err3 := r.DoEach(context.Background(), []Request{req}, make([]Decision, 1))
 			for _, err := range []error{err, err2, err3, errorOf(r.Wait(t.Context(), req))} {
 				var config *ConfigError
 				require.ErrorAs(t, err, &config)

@@ -3,6 +3,7 @@
 package stint_test
 
 import (
+	"context"
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
@@ -28,9 +29,9 @@ func TestGuard(t *testing.T) {
 		ids   int
 		bound map[string]float64 // times as long as the reference, for each id
 	}{
-		{1, map[string]float64{"Spend": 2, "SpendEach": 1.2}},
-		{1000, map[string]float64{"Spend": 1.9, "SpendEach": 1.1, "SpendAll": 2.3}},
-		{100_000, map[string]float64{"Spend": 1, "SpendEach": 0.5, "SpendAll": 0.9}},
+		{1, map[string]float64{"Spend": 2, "DoEach": 1.2}},
+		{1000, map[string]float64{"Spend": 1.9, "DoEach": 1.1, "SpendAll": 2.3}},
+		{100_000, map[string]float64{"Spend": 1, "DoEach": 0.5, "SpendAll": 0.9}},
 	} {
 		t.Run(fmt.Sprint(c.ids), func(t *testing.T) {
 			least := guardRun(t, c.ids)
@@ -71,8 +72,8 @@ func guardRun(t *testing.T, ids int) map[string]time.Duration {
 				allowed(l.Spend(req.Key, 1))
 			}
 		},
-		"SpendEach": func() {
-			err := l.SpendEach(reqs[:], ds[:])
+		"DoEach": func() {
+			err := l.DoEach(context.Background(), reqs[:], ds[:])
 			allowed(ds[0], err)
 		},
 	}

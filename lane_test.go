@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -202,7 +203,7 @@ func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {
 		d, err = l.SpendAll(Request{Key: key, Cost: c.cost})
 	case "each":
 		var ds [1]Decision
-		err = l.SpendEach([]Request{{Key: key, Cost: c.cost}}, ds[:])
+		err = l.DoEach(context.Background(), []Request{{Key: key, Cost: c.cost}}, ds[:])
 		d = ds[0]
 	case "promote":
 		promote(l, key)

@@ -53,7 +53,7 @@ type Limiter struct {
 //     denies, and nothing was spent. Two kinds of errors are exceptions: after
 //     ErrNotDurable, or if a Decider lost the answer of another process, the
 //     tokens may be spent.
-//   - SpendTogether decides at one instant, spends for all or for none, and
+//   - Do decides at one instant, spends for all or for none, and
 //     RetryAfter is exact.
 //   - The limit is the Request's, or else the one in Limits.
 //   - Now is the time by the clock of the decisions, which holds use too.
@@ -67,8 +67,7 @@ type Decider interface {
 	Spend(key Key, cost int64) (Decision, error)
 	SpendContext(ctx context.Context, key Key, cost int64) (Decision, error)
 	Check(key Key, cost int64) (Decision, error)
-	SpendTogether(reqs []Request, ds []Decision) (Decision, error)
-	SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
+	Do(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
 	Refund(reqs ...Request) (Decision, error)
 	Bucket(key Key) (Bucket, error)
 	Hold(key Key, until time.Time) error

@@ -111,13 +111,15 @@ func requireClosed(t testing.TB, l *Limiter) {
 	t.Helper()
 	for _, key := range []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), off.Key("a")} {
 		calls := map[string]func() error{
-			"Spend":        func() error { _, err := l.Spend(key, 1); return err },
-			"Check":        func() error { _, err := l.Check(key, 1); return err },
-			"Refund":       func() error { _, err := l.Refund(key.Cost(1).SpentAt(JustSpent)); return err },
-			"Reset":        func() error { return l.Reset(key) },
-			"SpendAll":     func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
-			"no spends":    func() error { _, err := l.SpendAll(); return err },
-			"SpendEach":    func() error { return l.SpendEach([]Request{{Key: key, Cost: 1}}, make([]Decision, 1)) },
+			"Spend":     func() error { _, err := l.Spend(key, 1); return err },
+			"Check":     func() error { _, err := l.Check(key, 1); return err },
+			"Refund":    func() error { _, err := l.Refund(key.Cost(1).SpentAt(JustSpent)); return err },
+			"Reset":     func() error { return l.Reset(key) },
+			"SpendAll":  func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
+			"no spends": func() error { _, err := l.SpendAll(); return err },
+			"DoEach": func() error {
+				return l.DoEach(context.Background(), []Request{{Key: key, Cost: 1}}, make([]Decision, 1))
+			},
 			"Reserve":      func() error { _, err := l.Reserve(key.Cost(1)); return err },
 			"Wait":         func() error { return errorOf(l.Wait(context.Background(), key.Cost(1))) },
 			"Hold":         func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
@@ -205,7 +207,7 @@ func testEvictOne(t *testing.T) {
 			r.take(flushed.Key("b"), 1)
 		})
 	})
-	t.Run("the disk does not answer SpendEach", func(t *testing.T) {
+	t.Run("the disk does not answer DoEach", func(t *testing.T) {
 		inBubble(t, ten, Options{MaxResident: 1, CommitTimeout: 5 * time.Second}, func(t *testing.T, r *rig) {
 			require.NoError(t, r.SetOverrides(Override{Key: flushed.Key("blocked"), Limit: Blocked}))
 			r.take(flushed.Key("a"), 1)
@@ -219,7 +221,7 @@ func testEvictOne(t *testing.T) {
 			reqs[70] = Request{Key: flushed.Key("blocked"), Cost: 1, Limit: Blocked} // it needs no bucket
 			reqs[80].Limit, reqs[81].Limit = Blocked, Unlimited                      // nor do these
 			ds, begun := make([]Decision, len(reqs)), time.Now()
-			err := r.SpendEach(reqs, ds)
+			err := r.DoEach(context.Background(), reqs, ds)
 			require.ErrorIs(t, err, ErrFull)
 			require.ErrorContains(t, err, "request 0:")
 			require.ErrorContains(t, err, "request 99:")
@@ -238,7 +240,7 @@ func testEvictOne(t *testing.T) {
 			require.EqualValues(t, 96, errs)
 			r.disk.open()
 			synctest.Wait()
-			require.NoError(t, r.SpendEach(reqs[:1], ds))
+			require.NoError(t, r.DoEach(context.Background(), reqs[:1], ds))
 		})
 	})
 	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {

@@ -58,7 +58,7 @@ func TestBlocked(t *testing.T) {
 			}
 			require.True(t, r.spendAll(Request{Key: b, Cost: 1}, Request{Key: key, Cost: 1, Mode: SpendOnly}).Allowed)
 			ds := make([]Decision, 2)
-			require.NoError(t, r.SpendEach([]Request{{Key: key, Cost: 1}, {Key: key}}, ds))
+			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: key, Cost: 1}, {Key: key}}, ds))
 			require.Equal(t, []Decision{denied, denied}, ds)
 
 			_, err = r.Reserve(key.Cost(1))

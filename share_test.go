@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -222,13 +223,13 @@ func TestShare(t *testing.T) {
 		require.ErrorIs(t, err, ErrNegativeCost)
 		_, err = r.Spend(shareTenant.Key(""), 1)
 		require.ErrorIs(t, err, ErrInvalidID)
-		require.ErrorIs(t, r.SpendEach([]Request{{Key: acme, Cost: 601}}, make([]Decision, 1)), ErrCostOverBurst)
+		require.ErrorIs(t, r.DoEach(context.Background(), []Request{{Key: acme, Cost: 601}}, make([]Decision, 1)), ErrCostOverBurst)
 	})
 	run("stats", func(t *testing.T, r *rig) {
 		drain(r)
 		require.True(t, r.Allow(acme))
 		ds := make([]Decision, 2)
-		require.NoError(t, r.SpendEach([]Request{{Key: acme, Cost: 99}, {Key: acme, Cost: 1}}, ds))
+		require.NoError(t, r.DoEach(context.Background(), []Request{{Key: acme, Cost: 99}, {Key: acme, Cost: 1}}, ds))
 		require.True(t, ds[0].Allowed)
 		require.False(t, ds[1].Allowed)
 		st := r.Stats().Limits
@@ -624,7 +625,7 @@ func TestShareConcurrency(t *testing.T) {
 	}
 }
 
-// Shares of a SpendEach wait for their commits together.
+// Shares of a DoEach wait for their commits together.
 func TestShareEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := shareRig(t, Synced)
@@ -632,7 +633,7 @@ func TestShareEach(t *testing.T) {
 		ended := make(chan error)
 		ds := make([]Decision, 3)
 		go func() {
-			ended <- r.SpendEach([]Request{{Key: acme, Cost: 1}, {Key: globex, Cost: 2}, {Key: initech, Cost: 3}}, ds)
+			ended <- r.DoEach(context.Background(), []Request{{Key: acme, Cost: 1}, {Key: globex, Cost: 2}, {Key: initech, Cost: 3}}, ds)
 		}()
 		synctest.Wait()
 		require.EqualValues(t, 599, r.bucket(acme).Remaining)
@@ -644,7 +645,7 @@ func TestShareEach(t *testing.T) {
 	})
 }
 
-// Shares of a SpendEach wait for space in memory once, whether their ceilings
+// Shares of a DoEach wait for space in memory once, whether their ceilings
 // need it or only their floors.
 func TestShareEachWithoutSpace(t *testing.T) {
 	for _, ceiling := range []Limit{Unlimited, PerSecond(600)} {
@@ -663,13 +664,13 @@ func TestShareEachWithoutSpace(t *testing.T) {
 			r.take(theTotal, 1)
 			r.disk.shut()
 			ds, begun := make([]Decision, len(reqs)), time.Now()
-			err = r.SpendEach(reqs, ds)
+			err = r.DoEach(context.Background(), reqs, ds)
 			require.ErrorIs(t, err, ErrFull)
 			require.ErrorContains(t, err, "request 19:")
 			require.Equal(t, 5*time.Second, time.Since(begun), "%v", ceiling)
 			r.disk.open()
 			synctest.Wait()
-			require.NoError(t, r.SpendEach(reqs, ds))
+			require.NoError(t, r.DoEach(context.Background(), reqs, ds))
 			require.EqualValues(t, 979, r.bucket(theTotal).Remaining)
 			require.NoError(t, r.Close())
 		})

@@ -79,21 +79,16 @@ func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 	return d, err
 }
 
-// SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i]. A
-// nil ds asks for the strictest decision only. If the strictest decision denies,
-// nothing was spent, and the others are what Check would return. After an error
-// every decision is the zero one, which denies. Nothing was spent, except that
-// after ErrNotDurable the tokens of all requests may stay spent. It is also an
-// error if ds is shorter than reqs; ds stays as it is then.
-func (l *Limiter) SpendTogether(reqs []Request, ds []Decision) (Decision, error) {
-	return l.SpendTogetherContext(context.Background(), reqs, ds)
-}
-
-// SpendTogetherContext is SpendTogether, but waits for a commit only until ctx
-// ends, as SpendContext does.
-func (l *Limiter) SpendTogetherContext(ctx context.Context, reqs []Request, ds []Decision) (d Decision, err error) {
+// Do is SpendAll that also puts the decision on reqs[i] into ds[i], and waits for
+// a commit only until ctx ends, as SpendContext does. A nil ds asks for the
+// strictest decision only. If the strictest decision denies, nothing was spent, and
+// the others are what Check would return. After an error every decision is the zero
+// one, which denies. Nothing was spent, except that after ErrNotDurable the tokens
+// of all requests may stay spent. It is also an error if ds is shorter than reqs; ds
+// stays as it is then.
+func (l *Limiter) Do(ctx context.Context, reqs []Request, ds []Decision) (d Decision, err error) {
 	if ds != nil && len(ds) < len(reqs) {
-		return Decision{}, fmt.Errorf("stint: SpendTogether: %d requests, and space for %d decisions", len(reqs), len(ds))
+		return Decision{}, fmt.Errorf("stint: Do: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	err = l.all(ctx, reqs, &d, ds, opSpend)
 	if err != nil && ds != nil {
@@ -475,18 +470,19 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 	return strictest
 }
 
-// SpendEach decides each request by itself, and puts the decision on reqs[i]
-// into ds[i]. It makes most decisions at one instant, and the others a little
+// DoEach decides each request by itself, and puts the decision on reqs[i] into
+// ds[i]. It makes most decisions at one instant, and the others a little
 // later. A key may come more than once: later requests see what earlier ones
 // spent. A request that fails leaves the zero Decision. The errors are joined, and each names its request. After an
 // ErrFull, later requests that need space in memory fail with it at once.
-// SpendEach takes less time for each request than Spend. Requests that wait for
-// a commit wait for it together. If it fails, all of them fail, and other answers
+// DoEach takes less time for each request than Spend. Requests that wait for
+// a commit wait for it together, until ctx ends, as SpendContext does. If it fails,
+// all of them fail, and other answers
 // on their keys may have counted tokens that were returned since. If ds is
-// shorter than reqs, SpendEach decides nothing and returns an error.
-func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
+// shorter than reqs, DoEach decides nothing and returns an error.
+func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
-		return fmt.Errorf("stint: SpendEach: %d requests, and space for %d decisions", len(reqs), len(ds))
+		return fmt.Errorf("stint: DoEach: %d requests, and space for %d decisions", len(reqs), len(ds))
 	}
 	const ahead = 32 // cache lines that are being fetched
 	var asks [ahead]ask
@@ -524,7 +520,7 @@ func (l *Limiter) SpendEach(reqs []Request, ds []Decision) error {
 			}
 		}
 	}
-	return answers.await(l, reqs, ds)
+	return answers.await(ctx, l, reqs, ds)
 }
 
 // waitsForSpace reports whether a request would wait for space in memory.
@@ -553,7 +549,7 @@ func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
 	return !resident
 }
 
-// answers has what requests of a SpendEach wait for, and their errors.
+// answers has what requests of a DoEach wait for, and their errors.
 type answers struct {
 	waiting []answer
 	errs    []error
@@ -580,7 +576,7 @@ func (as *answers) add(at int, in *cache.Batch, err error) {
 
 // await waits for the commits, and returns the errors in the order of the
 // requests.
-func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
+func (as *answers) await(ctx context.Context, l *Limiter, reqs []Request, ds []Decision) error {
 	var last *cache.Batch
 	var err error
 	var begun time.Time
@@ -589,7 +585,7 @@ func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
 			begun = time.Now()
 		}
 		if a.in != last {
-			last, err = a.in, l.cache.Await(context.Background(), begun, a.in)
+			last, err = a.in, l.cache.Await(ctx, begun, a.in)
 		}
 		if err != nil {
 			ds[a.at] = Decision{}
@@ -599,7 +595,7 @@ func (as *answers) await(l *Limiter, reqs []Request, ds []Decision) error {
 	return errors.Join(as.errs...)
 }
 
-// fastPathEach is fastPathOf for a request of a SpendEach.
+// fastPathEach is fastPathOf for a request of a DoEach.
 func (l *Limiter) fastPathEach(a *ask, r *Request, d *Decision) fastAnswer {
 	if r.Limit.isZero() {
 		return l.fastPathOf(a, d)

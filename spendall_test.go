@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -274,7 +275,7 @@ func TestRefundAll(t *testing.T) {
 	require.True(t, r.decided(r.Refund()).Allowed)
 }
 
-func TestSpendEach(t *testing.T) {
+func TestDoEach(t *testing.T) {
 	t.Run("decisions and errors", func(t *testing.T) {
 		r := newRig(t)
 		a, b := perID.Key("a"), perID.Key("b")
@@ -286,7 +287,7 @@ func TestSpendEach(t *testing.T) {
 		for i := range ds {
 			ds[i].Allowed = true
 		}
-		err := r.SpendEach(reqs, ds)
+		err := r.DoEach(context.Background(), reqs, ds)
 		require.ErrorIs(t, err, ErrUnknownName)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 		require.ErrorContains(t, err, "request 3: ")
@@ -303,12 +304,12 @@ func TestSpendEach(t *testing.T) {
 			{true, 0, 0, 60 * time.Second, a, limit},
 			{Allowed: true},
 		}, ds)
-		require.Error(t, r.SpendEach(reqs, ds[:3]))
+		require.Error(t, r.DoEach(context.Background(), reqs, ds[:3]))
 		require.EqualValues(t, 4, r.left(b), "nothing is spent if the decisions do not fit")
-		require.NoError(t, r.SpendEach(nil, nil))
+		require.NoError(t, r.DoEach(context.Background(), nil, nil))
 	})
 	// Time goes on while the first bucket is loaded. The second is not decided
-	// on as it was when SpendEach began.
+	// on as it was when DoEach began.
 	first, late := single.Key("first"), perID.Key("late")
 	for _, tc := range []struct {
 		name       string
@@ -342,7 +343,7 @@ func TestSpendEach(t *testing.T) {
 				return nil
 			})
 			ds := make([]Decision, 2)
-			require.NoError(t, r.SpendEach([]Request{{Key: first, Cost: 1}, {Key: late, Cost: 5}}, ds))
+			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: first, Cost: 1}, {Key: late, Cost: 5}}, ds))
 			require.Equal(t, tc.allowed, ds[1].Allowed)
 			d := r.spend(late, 1)
 			require.False(t, d.Allowed)

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"math"
@@ -158,10 +159,10 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		d, err = s.SpendAll(reqs...)
 	case modeltest.RefundAll:
 		d, err = s.Refund(reqs...)
-	case modeltest.SpendTogether:
-		d, err = s.SpendTogether(reqs, ds)
-	case modeltest.SpendEach:
-		err = s.SpendEach(reqs, ds)
+	case modeltest.Do:
+		d, err = s.Limiter.Do(context.Background(), reqs, ds)
+	case modeltest.DoEach:
+		err = s.DoEach(context.Background(), reqs, ds)
 		for i, d := range ds {
 			decision, _ := s.decided(limits, nil, keys[i], d, nil)
 			r.Decisions = append(r.Decisions, decision)
@@ -236,7 +237,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	}
 	switch c.Op {
 	case modeltest.Spend, modeltest.SpendUpTo, modeltest.Check, modeltest.Refund, modeltest.SpendAll, modeltest.RefundAll,
-		modeltest.SpendTogether:
+		modeltest.Do:
 		var key Key
 		if len(keys) == 1 {
 			key = keys[0]
@@ -244,7 +245,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		var decision modeltest.Decision
 		decision, r.Failure = s.decided(limits, reqs, key, d, err)
 		r.Decisions = append(r.Decisions, decision)
-		if c.Op != modeltest.SpendTogether {
+		if c.Op != modeltest.Do {
 			break
 		}
 		for i, d := range ds {

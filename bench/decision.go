@@ -121,7 +121,7 @@ func (b *bench) decision() error {
 			compare("**x/time in sync.Map ÷ stint memory**", func(of map[string]float64) string {
 				return ratio(of[xtimeSyncMap.Name], of[stintMemory.Name])
 			})
-			compare("**fastest exact rival ÷ SpendEach**", func(of map[string]float64) string {
+			compare("**fastest exact rival ÷ DoEach**", func(of map[string]float64) string {
 				return ratio(fastest(of, exactRivals()), of[stintEach.Name])
 			})
 			compare("**SpendAll of 3 ÷ stint memory**", func(of map[string]float64) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -18,7 +19,7 @@ var (
 		openStint(stint.Leased)}
 	stintSynced = Contestant{"stint synced", true, "one commit, shared by all waiting callers", openStint(stint.Synced)}
 
-	stintEach = Contestant{"stint SpendEach of 64", true, "64 ids, a decision on each; durability memory",
+	stintEach = Contestant{"stint DoEach of 64", true, "64 ids, a decision on each; durability memory",
 		func(cfg Config) (Decider, error) {
 			d, err := openStint(stint.Memory)(cfg)
 			return &eachDecider{stintDecider: d.(*stintDecider)}, err
@@ -99,7 +100,7 @@ func (d *eachDecider) AllowGroup(ids []string) (allowed int) {
 	for i, id := range ids {
 		reqs[i] = stint.Request{Key: perID.Key(id), Cost: 1}
 	}
-	must(d.SpendEach(reqs[:len(ids)], ds[:]))
+	must(d.DoEach(context.Background(), reqs[:len(ids)], ds[:]))
 	for i := range ids {
 		if ds[i].Allowed {
 			allowed++

@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -87,7 +88,7 @@ func TestListBetweenOwners(t *testing.T) {
 	require.Equal(t, 3, seen)
 }
 
-// A zone that the owner does not have fails one request of a SpendEach. The
+// A zone that the owner does not have fails one request of a DoEach. The
 // others are decided, even if the owner does not have their Name yet.
 func TestZoneBesideNewName(t *testing.T) {
 	path := filePath(t)
@@ -96,7 +97,7 @@ func TestZoneBesideNewName(t *testing.T) {
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
 	ds := make([]stint.Decision, 2)
-	err = guest.SpendEach([]stint.Request{
+	err = guest.DoEach(context.Background(), []stint.Request{
 		{Key: perID.Key("a"), Cost: 1, Limit: stint.EachDay(5, liar(t))}, {Key: stint.Name(7).Key("a"), Cost: 1},
 	}, ds)
 	require.ErrorIs(t, err, ErrZone)

@@ -41,21 +41,13 @@ func (m methods) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return m.spend(context.Background(), reqs, nil)
 }
 
-// SpendTogether is stint.Limiter.SpendTogether, for at most 256 requests.
-func (m methods) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	return m.SpendTogetherContext(context.Background(), reqs, ds)
-}
-
-// SpendTogetherContext is stint.Limiter.SpendTogetherContext, for at most 256
-// requests.
-func (m methods) SpendTogetherContext(
-	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
-) (stint.Decision, error) {
+// Do is stint.Limiter.Do, for at most 256 requests.
+func (m methods) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if ds == nil {
 		return m.spend(ctx, reqs, nil)
 	}
 	if len(ds) < len(reqs) {
-		return stint.Decision{}, tooFew("SpendTogether", reqs, ds)
+		return stint.Decision{}, tooFew("Do", reqs, ds)
 	}
 	return m.spend(ctx, reqs, ds[:len(reqs)])
 }
@@ -122,16 +114,16 @@ func (m methods) SpendUpToRequest(req stint.Request) (taken int64, d stint.Decis
 	return c.Taken, c.Decision, nil
 }
 
-// SpendEach is stint.Limiter.SpendEach. It sends 256 requests in a message.
-func (m methods) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
+// DoEach is stint.Limiter.DoEach. It sends 256 requests in a message.
+func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error {
 	if len(ds) < len(reqs) {
-		return tooFew("SpendEach", reqs, ds)
+		return tooFew("DoEach", reqs, ds)
 	}
 	var errs []error
 	for first := 0; first < len(reqs); first += wire.MaxRequests {
 		end := min(first+wire.MaxRequests, len(reqs))
 		c := wire.Call{Op: wire.OpEach, Requests: reqs[first:end], Decisions: ds[first:end]}
-		if err := m.do(context.Background(), &c); err != nil {
+		if err := m.do(ctx, &c); err != nil {
 			clear(c.Decisions)
 			errs = append(errs, fmt.Errorf("requests %d to %d: %w", first, end-1, err))
 			continue

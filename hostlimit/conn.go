@@ -405,7 +405,7 @@ func (c *conn) endOf(ctx context.Context, call *wire.Call, err error) error {
 		return stint.ErrClosed
 	case call.Op == wire.OpWait && errors.Is(err, context.Canceled):
 		return ended
-	case call.Op == wire.OpSpend:
+	case call.Op == wire.OpSpend || call.Op == wire.OpEach:
 		return fmt.Errorf("%w: the context ended before the commit: %w", stint.ErrNotDurable, ended)
 	}
 	return err

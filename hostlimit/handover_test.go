@@ -346,15 +346,15 @@ func TestSnapshotWithoutOwner(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoOwner)
 }
 
-// A request of SpendEach that cannot be sent fails alone.
-func TestSpendEachAlone(t *testing.T) {
+// A request of DoEach that cannot be sent fails alone.
+func TestDoEachAlone(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
 		reqs := []stint.Request{
 			{Key: stint.Name(99).Key("a"), Cost: 1}, {Key: perID.Key("a"), Cost: 1},
 			{Key: perID.Key(strings.Repeat("x", 513)), Cost: 1}, {Key: perID.Key("b"), Cost: 2}, {Key: perID.Key(""), Cost: 1},
 		}
 		ds := make([]stint.Decision, len(reqs))
-		err := l.SpendEach(reqs, ds)
+		err := l.DoEach(context.Background(), reqs, ds)
 		require.ErrorIs(t, err, stint.ErrUnknownName)
 		require.ErrorIs(t, err, stint.ErrInvalidID)
 		require.ErrorContains(t, err, "request 0: ")

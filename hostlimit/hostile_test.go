@@ -4,6 +4,7 @@ package hostlimit
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -359,7 +360,7 @@ func TestNewName(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, left, d.Remaining)
 	}
-	require.NoError(t, guest.SpendEach([]stint.Request{{Key: stint.Name(8).Key(""), Cost: 1}}, make([]stint.Decision, 1)))
+	require.NoError(t, guest.DoEach(context.Background(), []stint.Request{{Key: stint.Name(8).Key(""), Cost: 1}}, make([]stint.Decision, 1)))
 	_, err = owner.Spend(stint.Name(7).Key("a"), 1)
 	require.NoError(t, err, "it is declared now, and the owner has no limit for it")
 	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
@@ -429,7 +430,7 @@ func TestNewNamesWithOneNumber(t *testing.T) {
 	_, err = guest.SpendAll(own, stint.Request{Key: key, Cost: 1})
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
 	ds := make([]stint.Decision, 2)
-	require.ErrorIs(t, guest.SpendEach([]stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
+	require.ErrorIs(t, guest.DoEach(context.Background(), []stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
 	require.Zero(t, ds[0])
 	require.EqualValues(t, 2, ds[1].Remaining)
 	_, err = guest.Reserve(key.Cost(1))

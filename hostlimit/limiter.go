@@ -78,9 +78,8 @@ type spender interface {
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
 	SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error)
 	Check(key stint.Key, cost int64) (stint.Decision, error)
-	SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
-	SpendTogetherContext(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
-	SpendEach(reqs []stint.Request, ds []stint.Decision) error
+	Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
+	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
 }
 
 // put replaces the backend. b is nil if there is none now.
@@ -125,30 +124,19 @@ func (l *Limiter) SpendContext(ctx context.Context, key stint.Key, cost int64) (
 	return (*l.front.Load()).SpendContext(ctx, key, cost)
 }
 
-// SpendTogether is stint.Limiter.SpendTogether, for at most 256 requests.
-func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+// Do is stint.Limiter.Do, for at most 256 requests.
+func (l *Limiter) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(reqs) > wire.MaxRequests { // an owner may be a guest next time
-		return l.methods.SpendTogether(reqs, ds)
+		return l.methods.Do(ctx, reqs, ds)
 	}
-	return (*l.front.Load()).SpendTogether(reqs, ds)
+	return (*l.front.Load()).Do(ctx, reqs, ds)
 }
 
-// SpendTogetherContext is stint.Limiter.SpendTogetherContext, for at most 256
-// requests.
-func (l *Limiter) SpendTogetherContext(
-	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
-) (stint.Decision, error) {
-	if len(reqs) > wire.MaxRequests {
-		return l.methods.SpendTogetherContext(ctx, reqs, ds)
-	}
-	return (*l.front.Load()).SpendTogetherContext(ctx, reqs, ds)
-}
-
-// SpendEach is stint.Limiter.SpendEach. A guest sends 256 requests in a message.
+// DoEach is stint.Limiter.DoEach. A guest sends 256 requests in a message.
 // If the owner changes, the requests of one message may fail, and the others
 // succeed.
-func (l *Limiter) SpendEach(reqs []stint.Request, ds []stint.Decision) error {
-	return (*l.front.Load()).SpendEach(reqs, ds)
+func (l *Limiter) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error {
+	return (*l.front.Load()).DoEach(ctx, reqs, ds)
 }
 
 // Role says which process has the file.

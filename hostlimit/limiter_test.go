@@ -63,7 +63,7 @@ func TestLimiter(t *testing.T) {
 
 		reqs := []stint.Request{{Key: a, Cost: 1}, {Key: b, Cost: 2}, {Key: shared.Key(""), Cost: 5}}
 		ds := make([]stint.Decision, 3)
-		d, err = l.SpendTogether(reqs, ds)
+		d, err = l.Do(context.Background(), reqs, ds)
 		require.NoError(t, err)
 		require.Equal(t, ds[2], d)
 		require.Equal(t, []int64{97, 97, 5}, []int64{ds[0].Remaining, ds[1].Remaining, ds[2].Remaining})
@@ -80,7 +80,7 @@ func TestLimiter(t *testing.T) {
 		}
 		many[300].Key.Name, many[599].Cost = 99, 1000
 		of := make([]stint.Decision, len(many))
-		err = l.SpendEach(many, of)
+		err = l.DoEach(context.Background(), many, of)
 		require.ErrorIs(t, err, stint.ErrUnknownName)
 		allowed := 0
 		for _, d := range of {
@@ -167,7 +167,7 @@ func TestErrors(t *testing.T) {
 		require.ErrorAs(t, err, &config)
 		_, err = l.Reserve(stint.Request{Key: key, Cost: 1, Limit: unknown})
 		require.ErrorAs(t, err, &config)
-		_, err = l.SpendTogether(make([]stint.Request, 2), nil)
+		_, err = l.Do(context.Background(), make([]stint.Request, 2), nil)
 		require.Error(t, err)
 		_, err = l.SpendAll(make([]stint.Request, 257)...)
 		require.ErrorContains(t, err, "257 requests")
@@ -279,7 +279,7 @@ func TestManyLongLists(t *testing.T) {
 				for i := range reqs {
 					reqs[i] = stint.Request{Key: perID.Key(strings.Repeat("x", 400)), Cost: 1, Limit: limit}
 				}
-				err := guest.SpendEach(reqs, ds)
+				err := guest.DoEach(context.Background(), reqs, ds)
 				for _, d := range ds {
 					if err == nil && !d.Allowed {
 						err = errors.New("denied")

@@ -20,7 +20,7 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 			c.Taken, c.Decision, err = l.SpendUpToRequest(c.Requests[0])
 			break
 		}
-		c.Decision, err = l.SpendTogetherContext(ctx, c.Requests, c.Decisions)
+		c.Decision, err = l.Do(ctx, c.Requests, c.Decisions)
 	case wire.OpEach:
 		o.each(c)
 	case wire.OpRefund:
@@ -75,7 +75,7 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 // each decides each request by itself, and finds the error of each.
 func (o owner) each(c *wire.Call) {
 	c.Errs = make([]error, len(c.Requests))
-	joined, ok := o.SpendEach(c.Requests, c.Decisions).(interface{ Unwrap() []error })
+	joined, ok := o.DoEach(context.Background(), c.Requests, c.Decisions).(interface{ Unwrap() []error })
 	if !ok {
 		return
 	}

@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -204,7 +205,7 @@ func TestNewNameBesideTree(t *testing.T) {
 	require.NoError(t, err)
 	owner, guest := openOn(t, path, limits, nil), openOn(t, path, shareLimits(t), nil)
 	ds := make([]stint.Decision, 2)
-	err = guest.SpendEach([]stint.Request{{Key: tenant.Key("acme"), Cost: 1}, {Key: perID.Key("a"), Cost: 1}}, ds)
+	err = guest.DoEach(context.Background(), []stint.Request{{Key: tenant.Key("acme"), Cost: 1}, {Key: perID.Key("a"), Cost: 1}}, ds)
 	require.ErrorAs(t, err, new(*stint.ConfigError))
 	require.ErrorContains(t, err, "request 0: ")
 	require.NotContains(t, err.Error(), "request 1: ")

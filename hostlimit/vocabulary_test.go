@@ -47,7 +47,7 @@ type vocabulary interface {
 	Number(label string) (stint.Name, error)
 	Allow(key stint.Key) bool
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
-	SpendEach(reqs []stint.Request, ds []stint.Decision) error
+	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
 	SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
 	SpendUpToRequest(req stint.Request) (int64, stint.Decision, error)
 	Raise(req stint.Request, full time.Time) (time.Time, error)
@@ -153,24 +153,26 @@ func TestSameAnswers(t *testing.T) {
 	add("SpendContext, ended", func(l vocabulary) (any, error) { return l.SpendContext(ended, a, 1) })
 	add("SpendAll of none", func(l vocabulary) (any, error) { return l.SpendAll() })
 	add("Refund of none", func(l vocabulary) (any, error) { return l.Refund() })
-	add("SpendEach of none", func(l vocabulary) (any, error) { return nil, l.SpendEach(nil, nil) })
-	add("SpendTogether of none", func(l vocabulary) (any, error) { return l.SpendTogether(nil, nil) })
-	add("SpendTogether, no space", func(l vocabulary) (any, error) {
-		return l.SpendTogether([]stint.Request{given}, make([]stint.Decision, 0))
+	add("DoEach of none", func(l vocabulary) (any, error) { return nil, l.DoEach(context.Background(), nil, nil) })
+	add("Do of none", func(l vocabulary) (any, error) { return l.Do(context.Background(), nil, nil) })
+	add("Do, no space", func(l vocabulary) (any, error) {
+		return l.Do(context.Background(), []stint.Request{given}, make([]stint.Decision, 0))
 	})
-	add("SpendEach, no space", func(l vocabulary) (any, error) { return nil, l.SpendEach([]stint.Request{given}, nil) })
-	add("SpendEach of all", func(l vocabulary) (any, error) {
+	add("DoEach, no space", func(l vocabulary) (any, error) {
+		return nil, l.DoEach(context.Background(), []stint.Request{given}, nil)
+	})
+	add("DoEach of all", func(l vocabulary) (any, error) {
 		reqs, ds := []stint.Request{given}, make([]stint.Decision, 1+len(strange))
 		for _, key := range strange {
 			reqs = append(reqs, stint.Request{Key: key, Cost: 1})
 		}
-		err := l.SpendEach(reqs, ds)
+		err := l.DoEach(context.Background(), reqs, ds)
 		return ds, err
 	})
-	add("SpendTogether of some", func(l vocabulary) (any, error) {
+	add("Do of some", func(l vocabulary) (any, error) {
 		reqs := []stint.Request{given, {Key: class.Key("b"), Cost: 2}, {Key: free.Key("a"), Cost: 1}, {Key: quota.Key("b"), Cost: 1}}
 		ds := make([]stint.Decision, len(reqs))
-		d, err := l.SpendTogether(reqs, ds)
+		d, err := l.Do(context.Background(), reqs, ds)
 		return []any{d, ds}, err
 	})
 	forKeys("Bucket", func(l vocabulary, key stint.Key) (any, error) { return l.Bucket(key) })

@@ -28,11 +28,11 @@ func (c *callCounter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return c.Decider.Check(key, cost)
 }
 
-func (c *callCounter) SpendTogetherContext(
+func (c *callCounter) Do(
 	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
 ) (stint.Decision, error) {
 	c.calls++
-	return c.Decider.SpendTogetherContext(ctx, reqs, ds)
+	return c.Decider.Do(ctx, reqs, ds)
 }
 
 // All rules that can deny are decided in one call.

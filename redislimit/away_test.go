@@ -167,7 +167,7 @@ func TestAway(t *testing.T) {
 	require.ErrorIs(t, l.Reset(perID.Key("a")), ErrAway)
 
 	ds := make([]stint.Decision, 3)
-	d, err = l.SpendTogether([]stint.Request{{Key: perID.Key("a"), Cost: 2}, {Key: other.Key("a"), Cost: 1},
+	d, err = l.Do(context.Background(), []stint.Request{{Key: perID.Key("a"), Cost: 2}, {Key: other.Key("a"), Cost: 1},
 		{Key: perID.Key("b"), Cost: 1, Mode: stint.SpendOnly}}, ds)
 	require.NoError(t, err)
 	require.Equal(t, ds[0], d)

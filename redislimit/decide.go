@@ -164,26 +164,19 @@ func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(script.Spend, reqs, nil)
 }
 
-// SpendTogether is SpendAll that also puts the decision on reqs[i] into ds[i].
+// Do is SpendAll that also puts the decision on reqs[i] into ds[i].
 // A nil ds asks for the strictest decision only. If the strictest decision denies,
 // the other decisions are what Check would return. After an error every decision
 // is the zero one.
-func (l *Limiter) SpendTogether(reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+func (l *Limiter) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if ds == nil {
 		return l.all(script.Spend, reqs, nil)
 	}
 	if len(ds) < len(reqs) {
-		return stint.Decision{}, fmt.Errorf("redislimit: SpendTogether: %d requests, and room for %d decisions", len(reqs),
+		return stint.Decision{}, fmt.Errorf("redislimit: Do: %d requests, and room for %d decisions", len(reqs),
 			len(ds))
 	}
 	return l.all(script.Spend, reqs, ds[:len(reqs)])
-}
-
-// SpendTogetherContext is SpendTogether. As with SpendContext, ctx has no part in
-// it.
-func (l *Limiter) SpendTogetherContext(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision,
-	error) {
-	return l.SpendTogether(reqs, ds)
 }
 
 // Refund gives the tokens of requests back to their buckets, and returns the

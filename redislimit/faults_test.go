@@ -63,7 +63,7 @@ func TestUndo(t *testing.T) {
 	_, err := l.Spend(b, 4)
 	require.NoError(t, err)
 	ds := make([]stint.Decision, 3)
-	d, err := l.SpendTogether([]stint.Request{
+	d, err := l.Do(context.Background(), []stint.Request{
 		{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: c, Mode: stint.SpendOnly, Cost: 3},
 	}, ds)
 	require.NoError(t, err)

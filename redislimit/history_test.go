@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -99,7 +100,7 @@ func (b *both) draw(given bool) operation {
 		}
 		o.run = func(lim decider, out *outcome) {
 			out.ds = make([]stint.Decision, len(o.reqs))
-			out.d, out.err = lim.SpendTogether(o.reqs, out.ds)
+			out.d, out.err = lim.Do(context.Background(), o.reqs, out.ds)
 		}
 	case n < 16:
 		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key.Cost(r.Cost).SpentAt(stint.JustSpent)) }

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -178,7 +179,7 @@ func TestLeasedTogether(t *testing.T) {
 	before := c.calls.Load()
 	ds := make([]stint.Decision, 3)
 	for range 10 {
-		d, err := l.SpendTogether(reqs, ds)
+		d, err := l.Do(context.Background(), reqs, ds)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		require.Equal(t, b.Name, ds[1].Key.Name)

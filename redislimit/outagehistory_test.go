@@ -101,8 +101,8 @@ func (b *both) decide(may int) {
 	case n == 2 && may >= mayGive && b.rnd.IntN(8) == 0:
 		err1, err2 = b.local.Reset(reqs[0].Key), b.remote.Reset(reqs[0].Key)
 	default:
-		want, err1 = b.local.SpendTogether(reqs, ds1)
-		got, err2 = b.remote.SpendTogether(reqs, ds2)
+		want, err1 = b.local.Do(context.Background(), reqs, ds1)
+		got, err2 = b.remote.Do(context.Background(), reqs, ds2)
 	}
 	require.Equal(b, err1 == nil, err2 == nil, "%v, %v", err1, err2)
 	require.Equal(b, want, got, "%+v", reqs)

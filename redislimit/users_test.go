@@ -265,7 +265,7 @@ func TestLeasedCheckOnly(t *testing.T) {
 	before, err := l.Check(a, 5)
 	require.NoError(t, err)
 	ds := make([]stint.Decision, 2)
-	_, err = l.SpendTogether([]stint.Request{{Key: a, Cost: 5, Mode: stint.CheckOnly}, {Key: b, Cost: 1}}, ds)
+	_, err = l.Do(context.Background(), []stint.Request{{Key: a, Cost: 5, Mode: stint.CheckOnly}, {Key: b, Cost: 1}}, ds)
 	require.NoError(t, err)
 	require.Equal(t, before, ds[0])
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -196,7 +197,7 @@ func (c *serveConn) decide() {
 		c.requests = append(c.requests, t.request)
 	}
 	c.decisions = append(c.decisions[:0], make([]stint.Decision, len(c.requests))...)
-	_, err := c.server.limiter.SpendTogether(c.requests, c.decisions)
+	_, err := c.server.limiter.Do(context.Background(), c.requests, c.decisions)
 	var errs []error // of each; none after success
 	if err != nil {
 		errs = c.decideEach(err)
@@ -222,7 +223,7 @@ func (c *serveConn) decideEach(together error) []error {
 		return errs
 	}
 	var failures []error // one for each request without a decision, in order
-	if joined, ok := c.server.limiter.SpendEach(c.requests, c.decisions).(interface{ Unwrap() []error }); ok {
+	if joined, ok := c.server.limiter.DoEach(context.Background(), c.requests, c.decisions).(interface{ Unwrap() []error }); ok {
 		failures = joined.Unwrap()
 	}
 	for i := range errs {

@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"math"
 	"strings"
 	"sync"
@@ -27,7 +28,7 @@ var cases = []testCase{
 	{"reset", caseReset, nil},
 	{"all at once", caseAllAtOnce, nil},
 	{"leases", caseLeases, nil},
-	{"together", caseTogether, []string{"SpendTogether"}},
+	{"together", caseTogether, []string{"Do"}},
 	{"together, denied", caseTogetherDenied, nil},
 	{"together, modes", caseModes, nil},
 	{"together, many", caseMany, nil},
@@ -49,7 +50,7 @@ var cases = []testCase{
 	{"wait, context", caseWaitContext, nil},
 	{"wait, sleeps", caseWaitSleeps, nil},
 	{"wait, queue", caseWaitQueue, nil},
-	{"contexts", caseContexts, []string{"SpendContext", "SpendTogetherContext"}},
+	{"contexts", caseContexts, []string{"SpendContext"}},
 	{"spend up to", caseSpendUpTo, []string{"SpendUpTo"}},
 	{"settle", caseSettle, nil},
 	{"settle, not durable", caseSettleNotDurable, nil},
@@ -231,8 +232,7 @@ func caseAllAtOnce(e *env) {
 				if i%2 == 0 {
 					d, err = e.Spend(plain.Key("a"), 1)
 				} else {
-					d, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: off.Key("x"), Cost: 1}},
-						make([]stint.Decision, 2))
+					d, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: off.Key("x"), Cost: 1}}, make([]stint.Decision, 2))
 				}
 				if err != nil {
 					errs <- err

@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -65,8 +66,8 @@ func caseErrors(e *env) {
 			require.Zero(e, d)
 			for _, more := range [][]stint.Request{{req}, {{Key: plain.Key("b"), Cost: 1}, req}} {
 				ds := []stint.Decision{full, full}[:len(more)]
-				d, err = e.SpendTogether(more, ds)
-				require.ErrorIs(e, err, want, "SpendTogether %+v", more)
+				d, err = e.Do(context.Background(), more, ds)
+				require.ErrorIs(e, err, want, "Do %+v", more)
 				require.Zero(e, d)
 				require.Equal(e, make([]stint.Decision, len(more)), ds, "an error never comes with permission")
 				if !errors.Is(want, stint.ErrCostOverBurst) {
@@ -79,8 +80,8 @@ func caseErrors(e *env) {
 			require.ErrorIs(e, err, want, "SpendContext %+v", req)
 			require.Zero(e, d)
 			ds := []stint.Decision{full}
-			d, err = e.SpendTogetherContext(e.Context(), []stint.Request{req}, ds)
-			require.ErrorIs(e, err, want, "SpendTogetherContext %+v", req)
+			d, err = e.Do(e.Context(), []stint.Request{req}, ds)
+			require.ErrorIs(e, err, want, "Do %+v", req)
 			require.Zero(e, d)
 			require.Zero(e, ds[0])
 			if req.Key != shut.Key("a") || want != stint.ErrNegativeCost { // which of the two errors is open
@@ -98,7 +99,7 @@ func caseErrors(e *env) {
 	}
 	twice := []stint.Request{{Key: plain.Key("b"), Cost: 1}, {Key: other.Key("b"), Cost: 1}, {Key: plain.Key("b"), Cost: 1}}
 	ds := []stint.Decision{full, full, full}
-	_, err := e.SpendTogether(twice, ds)
+	_, err := e.Do(context.Background(), twice, ds)
 	require.ErrorIs(e, err, stint.ErrDuplicateKey)
 	require.ErrorContains(e, err, "plain:b")
 	require.Equal(e, make([]stint.Decision, 3), ds)
@@ -144,7 +145,7 @@ func caseNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
-	d, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: plain.Key("b"), Cost: 1}}, ds)
+	d, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: plain.Key("b"), Cost: 1}}, ds)
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	require.Equal(e, make([]stint.Decision, 2), ds)
@@ -214,15 +215,15 @@ func caseClosed(e *env) {
 		d, err = e.SpendContext(e.Context(), key, 1)
 		require.ErrorIs(e, err, stint.ErrClosed, "SpendContext %v", key)
 		require.Zero(e, d)
-		d, err = e.SpendTogetherContext(e.Context(), []stint.Request{{Key: key, Cost: 1}}, nil)
-		require.ErrorIs(e, err, stint.ErrClosed, "SpendTogetherContext %v", key)
+		d, err = e.Do(e.Context(), []stint.Request{{Key: key, Cost: 1}}, nil)
+		require.ErrorIs(e, err, stint.ErrClosed, "Do %v", key)
 		require.Zero(e, d)
 	}
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
-	_, err := e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}, ds)
+	_, err := e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: other.Key("b"), Cost: 1}}, ds)
 	require.ErrorIs(e, err, stint.ErrClosed)
 	require.Equal(e, make([]stint.Decision, 2), ds)
-	_, err = e.SpendTogether(nil, nil)
+	_, err = e.Do(context.Background(), nil, nil)
 	require.ErrorIs(e, err, stint.ErrClosed)
 	require.ErrorIs(e, e.Hold(plain.Key("a"), time.Now().Add(time.Hour)), stint.ErrClosed)
 	until, err := e.ExtendHold(plain.Key("a"), time.Now().Add(time.Hour))

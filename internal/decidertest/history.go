@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 
@@ -86,10 +87,10 @@ func (h *history) step() (what string, same bool) {
 			reqs[i] = h.request()
 		}
 		want, got := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
-		wantD, wantErr := h.model.SpendTogether(reqs, want)
-		gotD, gotErr := e.SpendTogether(reqs, got)
+		wantD, wantErr := h.model.Do(context.Background(), reqs, want)
+		gotD, gotErr := e.Do(context.Background(), reqs, got)
 		require.Equal(e, want, got)
-		return "SpendTogether", decisions(wantD, gotD, wantErr, gotErr)
+		return "Do", decisions(wantD, gotD, wantErr, gotErr)
 	case n < 17:
 		req := h.request()
 		req.Cost = max(0, req.Cost)

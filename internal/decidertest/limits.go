@@ -67,12 +67,12 @@ func caseShares(e *env) {
 	for _, wrong := range []stint.Request{{Key: f, Cost: 1}, {Key: t, Cost: 1, Limit: stint.PerMinute(3)},
 		{Key: b, Cost: 1, Limit: stint.EachDay(3, time.UTC)}} {
 		ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
-		_, err = e.SpendTogether([]stint.Request{{Key: plain.Key("x"), Cost: 1}, wrong}, ds)
+		_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("x"), Cost: 1}, wrong}, ds)
 		require.ErrorIs(e, err, stint.ErrShare, "%+v", wrong)
 		require.Equal(e, make([]stint.Decision, 2), ds)
 	}
 	for _, twice := range [][]stint.Request{{{Key: a, Cost: 1}, {Key: b, Cost: 1}}, {{Key: b, Cost: 1}, {Key: t, Cost: 1}}} {
-		_, err = e.SpendTogether(twice, nil)
+		_, err = e.Do(context.Background(), twice, nil)
 		require.ErrorIs(e, err, stint.ErrDuplicateKey, "both take from the total")
 		require.ErrorContains(e, err, "total")
 	}
@@ -201,7 +201,7 @@ func caseCalendar(e *env) {
 		_, err := e.tryOpen(limits, c)
 		require.ErrorIs(e, err, stint.ErrCalendar)
 		e.open()
-		_, err = e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1, Limit: daily}}, nil)
+		_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1, Limit: daily}}, nil)
 		require.ErrorIs(e, err, stint.ErrCalendar)
 		return
 	}

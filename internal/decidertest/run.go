@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"runtime"
@@ -259,7 +260,7 @@ func (e *env) check(key stint.Key, cost int64) stint.Decision {
 
 func (e *env) together(reqs ...stint.Request) (stint.Decision, []stint.Decision) {
 	ds := make([]stint.Decision, len(reqs))
-	d, err := e.SpendTogether(reqs, ds)
+	d, err := e.Do(context.Background(), reqs, ds)
 	require.NoError(e, err)
 	return d, ds
 }

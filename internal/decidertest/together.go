@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"time"
@@ -23,7 +24,7 @@ func caseTogether(e *env) {
 	d, _ = e.together(stint.Request{Key: b, Cost: 1}, stint.Request{Key: a, Cost: 2})
 	require.Equal(e, e.decision(a, 5*token, 0), d, "the fewest left")
 	ds = make([]stint.Decision, 3)
-	_, err := e.SpendTogether([]stint.Request{{Key: a, Cost: 1}}, ds)
+	_, err := e.Do(context.Background(), []stint.Request{{Key: a, Cost: 1}}, ds)
 	require.NoError(e, err)
 	require.Equal(e, []stint.Decision{e.decision(a, 6*token, 0), {}, {}}, ds, "further decisions stay")
 }
@@ -87,13 +88,13 @@ func caseMany(e *env) {
 func caseNilDecisions(e *env) {
 	e.open()
 	a := plain.Key("a")
-	d, err := e.SpendTogether([]stint.Request{{Key: a, Cost: 2}, {Key: other.Key("a"), Cost: 1}}, nil)
+	d, err := e.Do(context.Background(), []stint.Request{{Key: a, Cost: 2}, {Key: other.Key("a"), Cost: 1}}, nil)
 	require.NoError(e, err)
 	require.Equal(e, other.Key("a"), d.Key)
-	d, err = e.SpendTogether([]stint.Request{{Key: a, Cost: 1}}, nil)
+	d, err = e.Do(context.Background(), []stint.Request{{Key: a, Cost: 1}}, nil)
 	require.NoError(e, err)
 	require.Equal(e, e.decision(a, 3*token, 0), d)
-	_, err = e.SpendTogether(make([]stint.Request, 2), make([]stint.Decision, 1))
+	_, err = e.Do(context.Background(), make([]stint.Request, 2), make([]stint.Decision, 1))
 	require.Error(e, err, "too few decisions are a mistake")
 }
 
@@ -186,7 +187,7 @@ func caseGivenMistakes(e *env) {
 		{Burst: 1, Count: 1, Period: 1, Durability: 9}} {
 		var mistake *stint.ConfigError
 		ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
-		_, err := e.SpendTogether([]stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: plain.Key("b"), Cost: 1, Limit: wrong}}, ds)
+		_, err := e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1}, {Key: plain.Key("b"), Cost: 1, Limit: wrong}}, ds)
 		require.ErrorAs(e, err, &mistake)
 		require.Equal(e, make([]stint.Decision, 2), ds)
 	}

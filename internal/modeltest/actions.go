@@ -28,7 +28,7 @@ var Actions = []Action{
 	{"check", 40, func(w *World) { w.request(Check) }, nil},
 	{"refund", 60, func(w *World) { w.request(Refund) }, nil},
 	{"spend all", 60, func(w *World) { w.group(SpendAll, w.withLimits(w.pickRequests())) }, nil},
-	{"spend together", 40, func(w *World) { w.group(SpendTogether, w.withLimits(w.pickRequests())) }, nil},
+	{"do", 40, func(w *World) { w.group(Do, w.withLimits(w.pickRequests())) }, nil},
 	{"refund all", 20, func(w *World) { w.group(RefundAll, w.withSpent(w.pickRequests())) }, nil},
 	{"spend each", 20, (*World).spendEach, nil},
 	{"reserve", 60, (*World).reserve, nil},

@@ -227,7 +227,7 @@ func (w *World) limitOf(q Request) (l Limit, on bool) {
 // group spends from several buckets, or refunds to them: all or none. It
 // returns the failure.
 func (w *World) group(op Op, reqs []Request) Failure {
-	single := map[Op]Op{SpendAll: Spend, SpendTogether: Spend, RefundAll: Refund}[op]
+	single := map[Op]Op{SpendAll: Spend, Do: Spend, RefundAll: Refund}[op]
 	strict := [2]Decision{{Allowed: true, Remaining: unlimited},
 		{Allowed: true, Remaining: unlimited}}
 	outcomes := make([][2]outcome, len(reqs))
@@ -350,7 +350,7 @@ func stricter(a, b Decision) bool {
 // seen what is returned then.
 func (w *World) spendEach() {
 	reqs := w.withLimits(append(w.pickRequests(), w.pickRequests()...))
-	r := w.call(Call{Op: SpendEach, Reqs: reqs})
+	r := w.call(Call{Op: DoEach, Reqs: reqs})
 	decided := func(i int) bool { return i < len(r.Decisions) && r.Decisions[i] != (Decision{}) }
 	lost := make(map[Key]bool)
 	for i, q := range reqs {

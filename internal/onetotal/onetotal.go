@@ -9,7 +9,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Spend is SpendTogetherContext. If requests take from one total, they spend one
+// Spend is Do. If requests take from one total, they spend one
 // after the other, and the total loses the sum of their costs. Spend looks at all
 // buckets first, and begins with what denies, so that a group that is denied
 // counts as the denial of that bucket alone. If other callers spend after the
@@ -20,7 +20,7 @@ func Spend(
 	ctx context.Context, lim stint.Decider, reqs []stint.Request, ds []stint.Decision,
 ) (stint.Decision, error) {
 	if !shareTotal(lim.Limits(), reqs) {
-		return lim.SpendTogetherContext(ctx, reqs, ds)
+		return lim.Do(ctx, reqs, ds)
 	}
 	g := &group{ctx: ctx, lim: lim, reqs: reqs, ds: ds}
 	d, err := g.spend()
@@ -40,7 +40,7 @@ type group struct {
 
 // decide decides on req, which is reqs[i] or takes its place.
 func (g *group) decide(i int, req stint.Request) (stint.Decision, error) {
-	return g.lim.SpendTogetherContext(g.ctx, []stint.Request{req}, g.ds[i:i+1])
+	return g.lim.Do(g.ctx, []stint.Request{req}, g.ds[i:i+1])
 }
 
 func (g *group) spend() (strictest stint.Decision, err error) {

@@ -248,7 +248,7 @@ func (r *Replay) decide(t *tally, e *entry) error {
 	}
 	var err error
 	if r.sweep {
-		err = r.limiter.SpendEach(r.requestsOf, r.decisions)
+		err = r.limiter.DoEach(context.Background(), r.requestsOf, r.decisions)
 	} else {
 		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
 	}

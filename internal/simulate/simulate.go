@@ -3,6 +3,7 @@ package simulate
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -202,7 +203,7 @@ func (s *Simulation) Run() (err error) {
 	defer func() { err = errors.Join(err, limiter.Close()) }()
 	for i, at := range s.times {
 		now.Store(at)
-		if err := limiter.SpendEach(requests, decisions); err != nil {
+		if err := limiter.DoEach(context.Background(), requests, decisions); err != nil {
 			return err
 		}
 		for j, l := range s.limits {

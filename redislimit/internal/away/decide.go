@@ -1,6 +1,7 @@
 package away
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -70,7 +71,7 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 		parts[0].Taken, ds[0], err = n.Local.SpendUpToRequest(reqs[0])
 		o.spent(reqs)
 	default:
-		_, err = n.Local.SpendTogether(reqs, ds)
+		_, err = n.Local.Do(context.Background(), reqs, ds)
 		o.spent(reqs)
 	}
 	if errors.Is(err, stint.ErrNotDurable) {
