@@ -28,6 +28,7 @@ type directory struct {
 	saving   atomic.Uint64 // number of a flush's save under way, as in table.SaveMask
 	hand     atomic.Uint32 // next shard that evict looks at
 	evicted  atomic.Int64  // buckets so far
+	left     atomic.Int64  // buckets so far that were evicted, or full
 
 	classes [table.Classes]atomic.Pointer[[]Shard] // made at the first id of the class
 	mu      sync.Mutex                             // guards the making of classes, and limits
@@ -167,6 +168,7 @@ func (s *Shard) InsertLocked(name uint16, id string, h uint64, tat int64, rule u
 func (s *Shard) RemoveLocked(i uint32) {
 	s.Remove(i)
 	s.directory.resident.Add(-1)
+	s.directory.left.Add(1)
 }
 
 // slotKey returns the key of a slot, as a copy.

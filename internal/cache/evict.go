@@ -34,7 +34,7 @@ func (c *Cache) MakeSpace() error {
 			}
 			flush = f.forSpace.flush(true) // other calls took the space that this one made
 		case <-timer.C:
-			return fmt.Errorf("%w: %d in memory, and no answer from the store for %v", ErrFull, f.resident, f.timeout)
+			return fmt.Errorf("%w: %d in memory, and no space for %v", ErrFull, f.resident, f.timeout)
 		}
 	}
 }
@@ -106,9 +106,10 @@ func (f *flusher) makeSpaceBetween(from, to place, now int64, n int) {
 // evictStep looks at a few slots, so decisions wait only for microseconds.
 func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
 	s.Lock()
+	defer s.Mu.Unlock() // after the counts: makeSpace must not find fewer buckets than they say
 	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
-	s.Mu.Unlock()
 	s.directory.resident.Add(-int64(removed))
+	s.directory.left.Add(int64(removed))
 	s.directory.evicted.Add(int64(removed))
 	return scanned, removed
 }
@@ -116,11 +117,13 @@ func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
 // makeSpace saves and evicts buckets until there is space in memory, or no
 // caller waits for it. It gives up after three times through all shards in which
 // no bucket has left memory, because the first time may begin in the middle, and
-// buckets may be in commits. If some have left, other callers took the space.
+// buckets may be in commits. If some have left, other callers took the space. If
+// some have no queue, they were used between their save and the eviction, and can
+// leave another time.
 func (f *flusher) makeSpace() error {
 	var skipped []*Batch
-	evicted := f.directory.evicted.Load()
-	for round := 0; round < 3; {
+	left := f.directory.left.Load()
+	for round := 0; round < 3 || !f.directory.allQueued(); {
 		next, part, err := f.makeSpacePart()
 		if err != nil {
 			return fmt.Errorf("and they cannot be saved: %w", err)
@@ -134,12 +137,26 @@ func (f *flusher) makeSpace() error {
 			}
 			skipped = nil
 			round++
-			if is := f.directory.evicted.Load(); is != evicted {
-				evicted, round = is, 0
+			if is := f.directory.left.Load(); is != left {
+				left, round = is, 0
 			}
 		}
 	}
-	return errors.New("each with a queue, or in use")
+	return errors.New("each with a queue")
+}
+
+// allQueued reports whether all buckets in memory have queues, so that none of
+// them can leave.
+func (t *directory) allQueued() bool {
+	queued := int64(0)
+	t.Each(func(s *Shard) {
+		for _, g := range s.gates {
+			if g.Queue.Len() > 0 {
+				queued++
+			}
+		}
+	})
+	return queued >= t.resident.Load()
 }
 
 // makeSpacePart saves and evicts a part of the buckets: only a few if the
