@@ -152,7 +152,8 @@ func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err erro
 // Keys are reset in order, until one fails. After ErrNotDurable the key that
 // failed may be reset too. A Reset is as durable as a spend under the configured
 // limit. It is durable at every level if no limit is configured, or if the Limit of
-// a Request has changed the bucket since it came into memory.
+// a Request may have changed the bucket: it has since the bucket came into memory,
+// or the bucket was read from the file.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
@@ -842,7 +843,7 @@ func (r *request) writeLocked(now int64) {
 	case r.saved != 0 || r.ruleLocked().limited() && (r.To > now || s.GateLocked(r.Key) != nil):
 		flags := uint64(0)
 		if r.saved != 0 {
-			flags = table.Stored
+			flags = table.Stored | table.Loaded
 		}
 		if r.To != r.saved {
 			flags |= table.Dirty

@@ -66,15 +66,15 @@ func (r *request) useConfiguredLocked(level Durability) {
 }
 
 // outliveGivenLocked makes a reset durable if given limits have changed the bucket
-// since it came into memory, or may have: no limit is configured, and the store
-// has the bucket. At which level they did so is not known any more.
+// in the store, or may have: no limit is configured, or the bucket was loaded. At
+// which level they did so is not known any more.
 func (r *request) outliveGivenLocked() {
 	i, ok := r.Shard.Find(r.Key.Name, r.Key.ID, r.Hash)
 	if !ok {
 		return
 	}
 	b := r.Shard.At(i)
-	if b.Has(table.Stored) && (b.Has(table.Flush) || b.Rule() <= blocked) {
+	if b.Has(table.Stored) && (b.Has(table.Flush|table.Loaded) || b.Rule() <= blocked) {
 		r.Given = cache.Level(Synced)
 	}
 }

@@ -292,11 +292,8 @@ func TestGivenLimit(t *testing.T) {
 func TestResetOfGiven(t *testing.T) {
 	for _, level := range []Durability{Leased, Synced} {
 		for _, key := range []Key{off.Key("a"), perID.Key("a")} {
-			for _, evicted := range []bool{false, true} {
+			for _, evicted := range []string{"no", "yes", "and loaded by a Check"} {
 				for _, held := range []bool{false, true} {
-					if evicted && key.Name == perID {
-						continue // the level is forgotten with the slot
-					}
 					r := newRig(t)
 					limit := PerHour(5)
 					limit.Durability = level
@@ -304,10 +301,14 @@ func TestResetOfGiven(t *testing.T) {
 					if held {
 						r.hold(key, time.Minute)
 					}
-					if evicted {
+					if evicted != "no" {
 						require.NoError(t, r.Flush())
 						r.evictAll()
 						require.Zero(t, r.Stats().Resident)
+					}
+					if evicted == "and loaded by a Check" {
+						_, err := r.Check(key, 1)
+						require.NoError(t, err)
 					}
 					require.NoError(t, r.Reset(key))
 					require.Zero(t, r.stored(key), "%v, %v, evicted %v, held %v", level, key, evicted, held)

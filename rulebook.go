@@ -19,7 +19,7 @@ type rulebook struct {
 }
 
 const (
-	maxRules = 1 << 27 // a slot has 27 bits for the index
+	maxRules = 1 << 26 // a slot has 26 bits for the index
 	minTidy  = 1 << 10
 )
 

@@ -18,7 +18,7 @@ const (
 	metaKey   = 1<<26 - 1 // name and length of the id
 	metaLen   = 16        // shift
 	metaFlags = 26        // shift
-	metaRule  = 37        // shift
+	metaRule  = 38        // shift
 )
 
 // The flags of a slot.
@@ -35,6 +35,10 @@ const (
 	// Flush means that each flush saves the bucket. Without it, the rule may leave
 	// the bucket to the last flush.
 	Flush = 1 << (metaFlags + 10)
+
+	// Loaded means that the bucket came from the store, which does not say at which
+	// level it was saved.
+	Loaded = 1 << (metaFlags + 11)
 
 	// SaveShift is the first bit of the number of the last save that took the
 	// bucket. The number is 1, 2 or 3, or 0 for none. SaveMask covers its bits.

@@ -243,9 +243,9 @@ func TestClasses(t *testing.T) {
 		r := newRig(class)
 		i := r.insert(key{65535, id}, -1, 0)
 		require.Equal(t, id, string(r.At(i).ID()))
-		r.At(i).SetRule(1<<27 - 1)
+		r.At(i).SetRule(1<<26 - 1)
 		require.EqualValues(t, 65535, r.At(i).Name())
-		require.EqualValues(t, 1<<27-1, r.At(i).Rule())
+		require.EqualValues(t, 1<<26-1, r.At(i).Rule())
 		_, ok := r.find(key{65535, id})
 		require.True(t, ok)
 	}
