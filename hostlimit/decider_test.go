@@ -21,6 +21,17 @@ func TestDecider(t *testing.T) {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()
 			var folders sync.Map // of Limiters
+			open := func(t testing.TB, folder string, c decidertest.Config) (*hostlimit.Limiter, error) {
+				opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}}
+				opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
+				l, err := hostlimit.Open(filepath.Join(folder, "q.db"), c.Limits, &opts)
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(func() { l.Close() })
+				folders.Store(stint.Decider(l), opened{folder, c})
+				return l, nil
+			}
 			var lacks []decidertest.Feature
 			if role == hostlimit.RoleGuest {
 				lacks = []decidertest.Feature{decidertest.OwnClock, decidertest.Clamps}
@@ -32,26 +43,30 @@ func TestDecider(t *testing.T) {
 					folder, err := os.MkdirTemp("", "decider") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })
-					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}}
-					opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
 					var l *hostlimit.Limiter
 					for range role { // the first is the owner
-						opened, err := hostlimit.Open(filepath.Join(folder, "q.db"), c.Limits, &opts)
-						if err != nil {
+						if l, err = open(t, folder, c); err != nil {
 							return nil, err
 						}
-						t.Cleanup(func() { opened.Close() })
-						l = opened
 					}
 					require.Equal(t, role, l.Role())
-					folders.Store(stint.Decider(l), folder)
 					return l, nil
 				},
+				Reopen: func(t testing.TB, closed stint.Decider) (stint.Decider, error) {
+					was, _ := folders.Load(closed)
+					return open(t, was.(opened).folder, was.(opened).config)
+				},
 				Break: func(t testing.TB, d stint.Decider) {
-					folder, _ := folders.Load(d)
-					require.NoError(t, os.RemoveAll(folder.(string)))
+					was, _ := folders.Load(d)
+					require.NoError(t, os.RemoveAll(was.(opened).folder))
 				},
 			})
 		})
 	}
+}
+
+// opened is how a Limiter was opened.
+type opened struct {
+	folder string
+	config decidertest.Config
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,11 +51,20 @@ func TestDecider(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		s, prefix := commonServer(t)
+		var others sync.Map // functions that open another Limiter with the same buckets
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "redis",
 			Lacks: lacks,
 			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
-				return opened(t, s.url, c, &Options{Prefix: fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))})
+				prefix := fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))
+				open := func(t testing.TB) (stint.Decider, error) { return opened(t, s.url, c, &Options{Prefix: prefix}) }
+				d, err := open(t)
+				others.Store(d, open)
+				return d, err
+			},
+			Reopen: func(t testing.TB, closed stint.Decider) (stint.Decider, error) {
+				open, _ := others.Load(closed)
+				return open.(func(t testing.TB) (stint.Decider, error))(t)
 			},
 		})
 	})

@@ -55,6 +55,7 @@ var cases = []testCase{
 	{"settle", caseSettle, nil},
 	{"settle, not durable", caseSettleNotDurable, nil},
 	{"refund all, after a while", caseSpent, nil},
+	{"settle and refund after a slow wait", caseSlowWait, nil},
 	{"calendar", caseCalendar, nil},
 	{"calendar, given and waited for", caseCalendarOthers, nil},
 	{"shares", caseShares, nil},
@@ -64,6 +65,7 @@ var cases = []testCase{
 	{"errors", caseErrors, nil},
 	{"errors, not durable", caseNotDurable, nil},
 	{"errors, closed", caseClosed, nil},
+	{"closed under each call", caseClosedUnder, nil},
 	{"sources", caseSources, nil},
 	{"history", caseHistory, nil},
 }

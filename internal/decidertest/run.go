@@ -35,6 +35,10 @@ type Subject struct {
 	// It is nil if a Decider has no store that could fail.
 	Break func(t testing.TB, d stint.Decider)
 
+	// Reopen returns a Decider with the limits and the buckets of a closed one, or
+	// is nil if they are gone with it.
+	Reopen func(t testing.TB, closed stint.Decider) (stint.Decider, error)
+
 	// Lacks has what the Decider does not support by design.
 	Lacks []Feature
 }
@@ -125,7 +129,11 @@ func (r *result) skip(format string, args ...any) {
 }
 
 // Clock stands still until pass moves it.
-type clock struct{ ns atomic.Int64 }
+type clock struct {
+	ns       atomic.Int64
+	readings atomic.Int64 // until later passes
+	later    atomic.Int64
+}
 
 func newClock() *clock {
 	c := new(clock)
@@ -133,8 +141,22 @@ func newClock() *clock {
 	return c
 }
 
-func (c *clock) now() time.Time       { return time.Unix(0, c.ns.Load()) }
 func (c *clock) pass(d time.Duration) { c.ns.Add(int64(d)) }
+
+func (c *clock) now() time.Time {
+	now := time.Unix(0, c.ns.Load())
+	if c.readings.Add(-1) == 0 {
+		c.ns.Add(c.later.Load())
+	}
+	return now
+}
+
+// passAfter lets a time pass once the clock has been read n times more; 0 means
+// never.
+func (c *clock) passAfter(n int64, d time.Duration) {
+	c.later.Store(int64(d))
+	c.readings.Store(n)
+}
 
 // common is what cases of a level have in common, because a new Decider may cost
 // a file with syncs.

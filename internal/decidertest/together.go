@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/settle"
 )
 
 func caseTogether(e *env) {
@@ -215,4 +216,34 @@ func caseSpent(e *env) {
 	d, err = e.Refund(stint.Request{Key: key, Cost: 2, Spent: e.clock.now()})
 	require.NoError(e, err)
 	require.Equal(e, e.decision(key, 3*token, 0), d)
+}
+
+// caseSlowWait refunds, and settles, after a Wait that took its tokens and returned
+// after two more have come back, as one with a slow commit does.
+func caseSlowWait(e *env) {
+	e.open()
+	wait := func(id string) (stint.Key, time.Time) {
+		for n := int64(1); ; n++ { // some Deciders read the clock before they decide
+			key := plain.Key(fmt.Sprint(id, n))
+			e.clock.passAfter(n, 2*token)
+			spent, err := e.Wait(e.Context(), key.Cost(3))
+			e.clock.passAfter(0, 0)
+			require.NoError(e, err)
+			if e.left(key) == 5 {
+				require.True(e, e.spend(key, 5).Allowed)
+				return key, spent
+			}
+			require.Less(e, n, int64(20), "no decision came before the time passed")
+		}
+	}
+	key, spent := wait("refunded")
+	_, err := e.Refund(key.Cost(3).SpentAt(spent))
+	require.NoError(e, err)
+	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
+	key, spent = wait("settled")
+	b := settle.Bound{Key: key, Cost: 3, At: spent}
+	short, _, err := b.Replace(e.Decider, 0)
+	require.NoError(e, err)
+	require.Zero(e, short)
+	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
 }
