@@ -82,7 +82,11 @@ func TestLaneAfterContention(t *testing.T) {
 	require.NotNil(t, laneOf(l, hot), "a Check has retired it")
 	l.Stats()
 	require.Nil(t, laneOf(l, hot), "Stats has not retired it")
+	require.True(t, contended(1), "one wait, and the bucket had a lane before")
+	l.Stats()
+	a = ask{key: other, located: l.locate(other)}
 	require.False(t, contended(promoteAfter-1))
+	require.Nil(t, laneOf(l, other))
 }
 
 // Buckets that a lane cannot decide on get none.

@@ -27,10 +27,11 @@ import (
 // the lane: it puts LaneRetired in place of the TAT, and writes the TAT to the
 // slot. So a hold, a flush, an eviction, new limits, or a spend from several
 // buckets finds the TATs of all buckets in their slots. A decision that finds
-// LaneRetired takes the lock instead. If the bucket gets hot again, it gets a new
-// lane, so a decision that read its TAT from the old lane cannot swap a stale one
-// into the new lane. Fast paths for other buckets of the shard take the lock
-// without retiring the lane, because they change only their own slots.
+// LaneRetired takes the lock instead. The bucket gets a new lane as soon as a fast
+// path has to wait again, so flushes and changed limits cost a hot bucket little. A
+// decision that read its TAT from the old lane cannot swap a stale one into the new
+// lane. Fast paths for other buckets of the shard take the lock without retiring
+// the lane, because they change only their own slots.
 //
 // A shard has at most one lane. A bucket gets none if it has a hold or a queue, or
 // if only a Check has clamped it, because a lane does not record that it is used
@@ -50,8 +51,8 @@ type Lane struct {
 // LaneRetired is what a retired Lane has in place of a TAT.
 const LaneRetired = math.MinInt64
 
-// promoteAfter is how often in a row a fast path waits before its bucket gets a
-// lane.
+// promoteAfter is how often in a row a fast path waits before its bucket gets its
+// first lane.
 const promoteAfter = 16
 
 // lanes has the lanes in force, each at an index that comes from its hash. All
@@ -99,7 +100,7 @@ func (s *Shard) TryLock() bool {
 // retireLocked gives the slot of a hot bucket its TAT back.
 func (s *Shard) retireLocked() {
 	n := s.lane
-	s.lane, s.contended = nil, 0
+	s.lane, s.rival, s.contended = nil, n.index, promoteAfter-1
 	tat := n.tat.Swap(LaneRetired)
 	s.directory.lanes.at(n.hash).Store(nil)
 	if tat != s.At(n.index).TAT() {
