@@ -61,17 +61,20 @@ var grouped = []Contestant{stintEach, stintAll}
 var durable = []Contestant{bareLog, stintSynced, redisAlways, sqliteFull, pebbleSync, badgerSync, stintLeased,
 	stintFlushed}
 
+// Beside processes that compute.
+var busy = []Contestant{writeAndSync, stintSynced, redisAlways, sqliteFull}
+
 // Saved about once a second: a crash may lose the decisions since then.
 var flushed = []Contestant{stintMemory, stintFlushed, redisEverysec, sqliteNormal, pebbleNoSync, badgerNoSync}
 
 // hasFiles reports whether a contestant keeps its decisions in files.
 func hasFiles(name string) bool {
 	named := func(c Contestant) bool { return c.Name == name }
-	return slices.ContainsFunc(durable, named) || slices.ContainsFunc(flushed, named)
+	return slices.ContainsFunc(durable, named) || slices.ContainsFunc(busy, named) || slices.ContainsFunc(flushed, named)
 }
 
 func contestant(name string) Contestant {
-	for _, list := range [][]Contestant{inMemory, grouped, least, leastGrouped, durable, flushed, {control}} {
+	for _, list := range [][]Contestant{inMemory, grouped, least, leastGrouped, durable, flushed, busy, {control}} {
 		for _, c := range list {
 			if c.Name == name {
 				return c

@@ -1,6 +1,6 @@
 // The benchmarks of stint and of its alternatives.
 //
-//	go run . [-quick] [-only decision,memory,durable,flushed,growth,cores] [-ids 10000000] [-flood 100000000] [-dir DIR] [-results DIR]
+//	go run . [-quick] [-only decision,memory,durable,busy,flushed,growth,cores] [-ids 10000000] [-flood 100000000] [-dir DIR] [-results DIR]
 //
 // It prints tables, and writes them to results/*.md, with charts in
 // results/*.svg. Besides Go it needs a C compiler for SQLite, and redis-server
@@ -45,6 +45,7 @@ var tables = []struct {
 	{"decision", (*bench).decision},
 	{"memory", (*bench).memory},
 	{"durable", (*bench).durable},
+	{"busy", (*bench).busy},
 	{"flushed", (*bench).flushed},
 	{"growth", (*bench).growth},
 	{"cores", (*bench).cores},
@@ -55,6 +56,10 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == childArg {
 		childMain()
 		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == computeArg {
+		for {
+		}
 	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,7 +75,7 @@ func run() (err error) {
 	flag.StringVar(&b.results, "results", "results", "the `folder` for the tables and charts")
 	flag.StringVar(&b.dir, "dir", "",
 		"the `folder` for the contestants' files, on the measured disk (default: the system's for temporary files)")
-	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,flushed,growth,cores (default all)")
+	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,busy,flushed,growth,cores (default all)")
 	flag.Parse()
 	switch {
 	case b.maxIDs != 0:
