@@ -58,6 +58,7 @@ type reply struct {
 	Flushed   int64 // buckets
 	Longest   time.Duration
 	Flood     []floodPart
+	Heaps     []int64 // bytes, one after the other
 }
 
 type child struct {

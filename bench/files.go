@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -21,6 +23,7 @@ var fileOrders = map[string]func(order) (reply, error){
 	"flush file": flushFile,
 	"miss file":  missFile,
 	"flood file": floodFile,
+	"names file": namesFile,
 }
 
 const fileName = "stint.db"
@@ -52,6 +55,43 @@ func buildFile(o order) (r reply, err error) {
 	}
 	if r.Bytes < 32*int64(o.Workload.IDs) {
 		return r, fmt.Errorf("a file of %d bytes cannot hold %d buckets", r.Bytes, o.Workload.IDs)
+	}
+	return r, nil
+}
+
+// namesFile returns the heaps of Limits with o.Count Names, of a Limiter with them
+// and a bucket of other Names for each id of the workload, and of the same after a
+// decision on each Name.
+func namesFile(o order) (r reply, err error) {
+	heap := func() int64 {
+		debug.FreeOSMemory()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	empty := heap()
+	names := make(stint.Names)
+	for i := range o.Count {
+		names[stint.Name(1+i)] = stint.NameSpec{Label: fmt.Sprintf("name %d", i), Limit: stint.PerHour(1000)}
+	}
+	limits, err := stint.NewLimits(names)
+	if err != nil {
+		return r, err
+	}
+	names = nil
+	r.Heaps = []int64{heap() - empty}
+	l, err := stint.Open(filepath.Join(o.Config.Dir, fileName), limits, nil)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	for _, spends := range []int{o.Workload.IDs, o.Count} {
+		for i := range spends {
+			if _, err := l.Spend(stint.Name(1+i*(o.Count/spends)).Key(id(uint32(i))), 1); err != nil {
+				return r, err
+			}
+		}
+		r.Heaps = append(r.Heaps, heap()-empty)
 	}
 	return r, nil
 }

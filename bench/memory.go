@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -64,7 +65,9 @@ func (b *bench) memory() error {
 		m.add(row...)
 	}
 
-	ts := []*table{m}
+	names, err := b.names()
+	errs = append(errs, err)
+	ts := []*table{m, names}
 	length := 5 * time.Second
 	if b.quick {
 		length = 1500 * time.Millisecond
@@ -120,6 +123,31 @@ func (b *bench) memory() error {
 	ts[len(ts)-1].notes = append(ts[len(ts)-1].notes, b.notes(inMemory)...)
 	errs = append(errs, b.report("memory", "Memory", ts, b.draw("pauses", c)))
 	return joined(errs)
+}
+
+// names measures the memory of a Limiter with many Names and few buckets.
+func (b *bench) names() (*table, error) {
+	const names, buckets = 20_000, 1_000
+	t := &table{
+		title:  "Many Names: the heap of a process with a Limiter, in all",
+		header: []string{"", "heap"},
+	}
+	dir, err := os.MkdirTemp(b.dir, "names")
+	if err != nil {
+		return t, err
+	}
+	r, err := b.doIn(dir, order{Do: "names file", Workload: sizeWorkload(buckets), Count: names})
+	if err != nil {
+		return t, err
+	}
+	for i, what := range []string{
+		fmt.Sprintf("the Limits of %s Names", count(names)),
+		fmt.Sprintf("and a Limiter with %s buckets, each of another Name", count(buckets)),
+		"and after a decision on each Name, on buckets of their own",
+	} {
+		t.add(what, bytesText(float64(r.Heaps[i])))
+	}
+	return t, nil
 }
 
 // latencyRounds times a contestant's decisions in five rounds. Without fill,
