@@ -420,10 +420,9 @@ func TestPlanFlips(t *testing.T) {
 			r := rigOn(t, NewMemStore(), both(100), Options{})
 			total := int64(0)
 			spend := func() {
-				taken, d, err := r.SpendUpTo(key, 1000)
-				require.NoError(t, err)
+				d := r.spendUpTo(key, 1000)
 				require.LessOrEqual(t, d.ResetAfter, 24*time.Hour)
-				total += taken
+				total += d.Taken
 			}
 			spend()
 			for range 10 {
@@ -447,9 +446,9 @@ func TestPlanFlips(t *testing.T) {
 		total := int64(0)
 		for range 10 {
 			for _, n := range []int64{100, 50} {
-				taken, _, err := r.SpendUpToRequest(Request{Key: off.Key("a"), Cost: 1000, Limit: day(n)})
+				d, err := r.SpendAll(Request{Key: off.Key("a"), Cost: 1000, Limit: day(n), Mode: UpTo})
 				require.NoError(t, err)
-				total += taken
+				total += d.Taken
 				require.NoError(t, r.Flush())
 				r.evictAll()
 			}

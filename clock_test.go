@@ -179,7 +179,7 @@ func TestClocks(t *testing.T) {
 									}
 								}
 								if d.Allowed {
-									require.NoError(t, c.process.Hold(held, c.process.Now().Add(holds)))
+									require.NoError(t, errorOf(c.process.Hold(held, c.process.Now().Add(holds))))
 									heldAt, heldRan = time.Now(), c.running()
 								}
 							}
@@ -251,7 +251,7 @@ func TestClocksCut(t *testing.T) {
 		s := &states{MemStore: NewMemStore()}
 		spent, held := Name(Synced).Key("spent"), Name(Synced).Key("held")
 		l := open(s)
-		require.NoError(t, l.Hold(held, l.Now().Add(3*time.Hour)))
+		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 		require.NoError(t, l.Close())
 		ahead = 0
 		require.NoError(t, open(s).Close())
@@ -293,7 +293,7 @@ func TestClocksCutInOtherBoot(t *testing.T) {
 		s := &states{MemStore: NewMemStore()}
 		held := Name(Synced).Key("held")
 		l := open(s)
-		require.NoError(t, l.Hold(held, l.Now().Add(3*time.Hour)))
+		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 		require.NoError(t, l.Close())
 		pass(time.Hour)
 		for _, id := range []string{"first", "second"} {
@@ -350,7 +350,7 @@ func TestClocksCutPower(t *testing.T) {
 			wrong.Store(0)
 			s.MemStore, s.kept = NewMemStore(), nil
 			l := open(s)
-			require.NoError(t, l.Hold(held, l.Now().Add(3*time.Hour)))
+			require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 			wrong.Store(int64(says.wrong))
 			pass(50 * time.Minute)
 			s.mu.Lock()

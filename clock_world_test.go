@@ -184,7 +184,7 @@ func (w *clockWorld) try() {
 			require.LessOrEqual(w.t, late, w.lost-k.gaveAt, "%v after %v", k.held, time.Since(w.begun))
 		}
 		if d.Allowed {
-			require.NoError(w.t, w.process.Hold(k.held, w.process.Now().Add(holds)))
+			require.NoError(w.t, errorOf(w.process.Hold(k.held, w.process.Now().Add(holds))))
 			k.given, k.gaveAt = w.ran(), w.lost
 			w.counts["held"]++
 		}

@@ -55,7 +55,7 @@ func TestCommit(t *testing.T) {
 		for i := range 20 {
 			_, err := r.Spend(key, 1)
 			require.ErrorIs(t, err, ErrNotDurable)
-			require.ErrorIs(t, r.Hold(held, r.Now().Add(time.Duration(i+1)*time.Hour)), ErrNotDurable)
+			require.ErrorIs(t, errorOf(r.Hold(held, r.Now().Add(time.Duration(i+1)*time.Hour))), ErrNotDurable)
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
 		reset := make(chan error, 1)
@@ -452,7 +452,7 @@ func TestExactAfterClose(t *testing.T) {
 
 // A caller stops waiting for a commit when its context ends. The decision
 // stands as if the context had not ended.
-func TestSpendContext(t *testing.T) {
+func TestDoContext(t *testing.T) {
 	tenHours := Limit{Burst: 10, Count: 1, Period: time.Hour}
 	run := func(name string, test func(t *testing.T, r *rig)) {
 		t.Run(name, func(t *testing.T) { inBubble(t, tenHours, Options{}, test) })
@@ -494,13 +494,13 @@ func TestSpendContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		r.disk.shut()
-		_, err := r.SpendContext(ctx, key, 10)
+		_, err := r.Do(ctx, []Request{key.Cost(10)}, nil)
 		require.ErrorIs(t, err, context.Canceled)
 		require.EqualValues(t, 10, r.spent(key), "a client that goes early spends like others")
-		d, err := r.SpendContext(ctx, key, 1)
+		d, err := r.Do(ctx, []Request{key.Cost(1)}, nil)
 		require.NoError(t, err, "a denial waits for nothing")
 		require.False(t, d.Allowed)
-		d, err = r.SpendContext(ctx, flushed.Key("a"), 1)
+		d, err = r.Do(ctx, []Request{flushed.Key("a").Cost(1)}, nil)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		r.disk.open()

@@ -16,6 +16,7 @@ import (
 // it. The zero Decision denies.
 type Decision struct {
 	Allowed    bool
+	Taken      int64         // tokens that the request took: its cost, or fewer with UpTo; 0 if it took none
 	Remaining  int64         // whole tokens left; math.MaxInt64 if no limit is configured
 	RetryAfter time.Duration // until the request would pass if no other spends; 0 if and only if Allowed
 	ResetAfter time.Duration // until the bucket is full
@@ -23,21 +24,21 @@ type Decision struct {
 	Limit      Limit         // the limit it was held to; zero if none is configured
 }
 
-// stricter reports whether a is a stricter decision than b: the longer
+// Stricter reports whether d is a stricter decision than e: the longer
 // RetryAfter, which a denial has, then the fewer Remaining. The other fields only
 // make the result independent of the order of comparison.
-func (a *Decision) stricter(b *Decision) bool {
-	return a.state().stricter(b.state(), &a.Key, &b.Key) == 1
+func (d *Decision) Stricter(e *Decision) bool {
+	return d.state().stricter(e.state(), &d.Key, &e.Key) == 1
 }
 
-func (a *Decision) state() state {
-	return state{int64(a.RetryAfter), a.Remaining, int64(a.ResetAfter)}
+func (d *Decision) state() state {
+	return state{int64(d.RetryAfter), d.Remaining, int64(d.ResetAfter)}
 }
 
 // state has the numbers of a Decision. None is negative.
 type state struct{ wait, remaining, reset int64 }
 
-// stricter returns 1 if Decision.stricter is true, and otherwise 0. It compares
+// stricter returns 1 if Decision.Stricter is true, and otherwise 0. It compares
 // three numbers like three digits of one, because a processor cannot predict
 // branches on the state of buckets.
 func (a state) stricter(b state, key, other *Key) int {
@@ -70,81 +71,14 @@ func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	return d, err
 }
 
-// SpendContext is Spend, but waits for a commit only until ctx ends. ctx has no
-// part in the decision, which is made even if ctx has ended: a client that
-// disconnects early spends all the same. If ctx ends before the commit, the
-// error wraps ErrNotDurable and the error of ctx. The tokens then stay spent if
-// the commit succeeds, and are returned if it fails. Loading a bucket does not
-// end with ctx.
-func (l *Limiter) SpendContext(ctx context.Context, key Key, cost int64) (d Decision, err error) {
-	if l.fastPath(key, cost, opSpend, &d) == fastDeclined {
-		err = l.all(ctx, []Request{{Key: key, Cost: cost}}, &d, nil, opSpend)
-	}
-	return d, err
-}
-
-// Check returns the Decision that Spend would return, and spends nothing. Like any
-// request, it cuts a bucket down to a limit that has become smaller, as SetLimits
+// Check returns the Decision that Spend would return, and spends nothing: Taken is 0.
+// Like any request, it cuts a bucket down to a limit that has become smaller, as SetLimits
 // says, and one that it reads from the file, as Request says.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
 		d, err = l.slowPath(key, cost, opCheck)
 	}
 	return d, err
-}
-
-// SpendUpTo takes as many of cost tokens as the key's bucket has, at one
-// instant, and returns how many it took. It takes none from a bucket that is
-// held, has a queue, or is Blocked, and all from one without a limit. The cost
-// may be over the limit's Burst. The Decision is that of a Spend of the tokens
-// that it took. Errors are those of Spend, and taken is 0 then.
-//
-// If the limit is a share of a total, it takes what ceiling, floor and total
-// have at one instant. Tokens that come back during the call may stay.
-func (l *Limiter) SpendUpTo(key Key, cost int64) (taken int64, d Decision, err error) {
-	return l.SpendUpToRequest(Request{Key: key, Cost: cost})
-}
-
-// SpendUpToRequest is SpendUpTo for a Request, which may have a Limit of its
-// own. Its Mode is ignored.
-func (l *Limiter) SpendUpToRequest(req Request) (taken int64, d Decision, err error) {
-	if req.Cost >= 0 && l.limits.Load().member(req.Key.Name).role != plainRole {
-		return l.spendUpToShare(req)
-	}
-	rs := [1]request{{key: req.Key, cost: req.Cost, op: opSpend, upTo: true}}
-	if err := l.give(&rs[0], &req); err != nil {
-		return 0, Decision{}, l.failed(req.Key, err)
-	}
-	d, err = l.slowPathOf(rs[:])
-	if d.Allowed {
-		taken = rs[0].cost
-	}
-	return taken, d, err
-}
-
-// spendUpToShare is SpendUpTo for a limit in a tree of shares. Each round that
-// fails means that other requests have spent. A round that finds no fewer tokens
-// than the one before takes none, so the rounds end.
-func (l *Limiter) spendUpToShare(req Request) (taken int64, d Decision, err error) {
-	all := req.Cost
-	for again := false; ; again = true {
-		before := taken
-		req.Cost, req.Mode = 0, CheckOnly
-		if d, err = l.SpendAll(req); err != nil {
-			return 0, d, err
-		}
-		taken = 0
-		if found := min(all, d.Remaining); d.Allowed && (!again || found < before) {
-			taken = found
-		}
-		req.Cost, req.Mode = taken, CheckAndSpend
-		if d, err = l.SpendAll(req); err != nil {
-			return 0, d, err
-		}
-		if d.Allowed || taken == 0 {
-			return taken, d, nil
-		}
-	}
 }
 
 // Reset makes the buckets full, as if they had never been used, and ends their
@@ -361,6 +295,9 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	}
 	if d != nil {
 		d.Allowed = wait == 0
+		if d.Taken = 0; wait == 0 && a.op == opSpend {
+			d.Taken = a.cost
+		}
 		d.RetryAfter = time.Duration(wait)
 		d.Key = a.key
 		d.Limit = r.limit // this is reportAt, which the compiler does not inline
@@ -431,6 +368,9 @@ func (l *Limiter) decideInLane(n *cache.Lane, a *ask, d *Decision, tries int) fa
 	}
 	if d != nil {
 		d.Allowed = wait == 0
+		if d.Taken = 0; wait == 0 && a.op == opSpend {
+			d.Taken = a.cost
+		}
 		d.RetryAfter = time.Duration(wait)
 		d.Key = a.key
 		r.reportAt(d, next, now, now)
@@ -561,7 +501,6 @@ type request struct {
 
 	waits bool  // it asks again: a denial does not count
 	spent int64 // of a refund: instant of the spend; 0 if it is unknown
-	upTo  bool  // decideLocked cuts the cost down to what the bucket has
 
 	decided int64 // by submit: instant of the decision
 
@@ -705,6 +644,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 			}
 		}
 		d.Allowed = d.RetryAfter == 0
+		r.reportTaken(d)
 		return nil
 	}
 	if r.op == opRefund || r.op == opRaise {
@@ -719,7 +659,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		rule.report(d, g.Tail(r.To), now)
 		return nil
 	}
-	if r.upTo {
+	if r.mode == UpTo {
 		r.cost = min(r.cost, rule.remaining(g.Tail(r.tat), now))
 	}
 	if r.cost > rule.rate.burst {
@@ -731,7 +671,15 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		r.To = next
 	}
 	found.report(d, rule)
+	r.reportTaken(d)
 	return nil
+}
+
+// reportTaken puts what a request takes into the decision on it.
+func (r *request) reportTaken(d *Decision) {
+	if d.Taken = 0; d.Allowed && r.op == opSpend {
+		d.Taken = r.cost
+	}
 }
 
 // decide returns the TAT of a bucket after a spend of cost tokens at the instant
@@ -757,6 +705,7 @@ func (a *state) report(d *Decision, r *rule) {
 	d.RetryAfter = time.Duration(a.wait)
 	d.ResetAfter = time.Duration(a.reset)
 	d.Limit = r.limit
+	d.Taken = 0
 }
 
 // ruleLocked returns the rule that the request is held to.

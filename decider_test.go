@@ -16,7 +16,7 @@ import (
 func TestDecider(t *testing.T) {
 	t.Parallel()
 	var folders sync.Map // of Limiters
-	open := func(t testing.TB, folder string, c decidertest.Config) (stint.Decider, error) {
+	open := func(t testing.TB, folder string, c decidertest.Config) (decidertest.Limiter, error) {
 		l, err := stint.Open(filepath.Join(folder, "quota.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000})
 		if err != nil {
 			return nil, err
@@ -27,10 +27,10 @@ func TestDecider(t *testing.T) {
 	}
 	decidertest.Run(t, &decidertest.Subject{
 		Name: "limiter",
-		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+		Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 			return open(t, t.TempDir(), c)
 		},
-		Reopen: func(t testing.TB, closed stint.Decider) (stint.Decider, error) {
+		Reopen: func(t testing.TB, closed decidertest.Limiter) (decidertest.Limiter, error) {
 			was, _ := folders.Load(closed)
 			return open(t, was.(opened).folder, was.(opened).config)
 		},

@@ -261,7 +261,7 @@ func TestAcknowledgement(t *testing.T) {
 	calls := map[string]func(r *rig, key Key) error{
 		"Reset":  func(r *rig, key Key) error { return r.Reset(key) },
 		"Refund": func(r *rig, key Key) error { _, err := r.Refund(key.Cost(10).SpentAt(JustSpent)); return err },
-		"Hold":   func(r *rig, key Key) error { return r.Hold(key, time.Time{}) },
+		"Hold":   func(r *rig, key Key) error { return r.Release(key) },
 	}
 	for level := leased; level <= synced; level++ {
 		for name, call := range calls {

@@ -55,7 +55,7 @@ func TestErrorsNameTheLabel(t *testing.T) {
 			context.DeadlineExceeded, "stint: wait for Daily:bob: its turn would come too late: in "},
 		{func() error {
 			r.disk.fail(errDisk, "save")
-			return r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour))
+			return errorOf(r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour)))
 		},
 			errDisk, "stint: hold Held:bob: "},
 		{func() error { _, err := shares.Spend(theTotal, 801); return err },

@@ -131,13 +131,13 @@ func Example_planChanges() {
 		}
 		return d.Allowed, err
 	}
-	used, _, _ := limiter.SpendUpTo(Requests.Key(customer), 1000)
+	all := stint.Request{Key: Requests.Key(customer), Cost: 1000, Mode: stint.UpTo}
+	used := must(limiter.SpendAll(all)).Taken
 	fmt.Println(used)
 	for range 2 {
 		for _, n := range []int64{50, 100} {
 			fmt.Println(changeTo(stint.PerDay(n)))
-			more, _, _ := limiter.SpendUpTo(Requests.Key(customer), 1000)
-			used += more
+			used += must(limiter.SpendAll(all)).Taken
 		}
 	}
 	fmt.Println(used)

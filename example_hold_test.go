@@ -27,7 +27,7 @@ func ExampleLimiter_Hold_nextRun() {
 	path := filepath.Join(dir, "cooldowns.db")
 
 	firstRun := func(limiter *stint.Limiter) {
-		err := limiter.Hold(Requests.Key("api.example.com"), time.Now().Add(time.Hour))
+		_, err := limiter.Hold(Requests.Key("api.example.com"), time.Now().Add(time.Hour))
 		fmt.Println(err)
 	}
 	secondRun := func(limiter *stint.Limiter) {

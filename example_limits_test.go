@@ -259,7 +259,7 @@ func (d slowDisk) Save(changes []stint.Change) error {
 }
 
 // The client goes while the disk is busy. Its tokens stay spent.
-func ExampleLimiter_SpendContext() {
+func ExampleLimiter_Do_context() {
 	limits := must(stint.NewLimits(stint.Names{LoginsPerAddress: {Label: "Logins", Limit: stint.PerDay(3)}}))
 	disk := slowDisk{stint.NewMemStore(), make(chan struct{})}
 	limiter := must(stint.New(disk, limits, &stint.Options{Durability: stint.Synced}))
@@ -269,7 +269,7 @@ func ExampleLimiter_SpendContext() {
 	ctx, gone := context.WithCancel(context.Background())
 	gone()
 	key := LoginsPerAddress.Key("10.0.0.1")
-	_, err := limiter.SpendContext(ctx, key, 1)
+	_, err := limiter.Do(ctx, []stint.Request{key.Cost(1)}, nil)
 	fmt.Println(errors.Is(err, stint.ErrNotDurable), errors.Is(err, context.Canceled))
 	fmt.Println(must(limiter.Check(key, 1)).Remaining, "left after the next one")
 	// Output:

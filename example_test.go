@@ -389,40 +389,39 @@ func ExampleLimiter_SetLimits() {
 	// 1/1h false 0 1h0m0s <nil>
 }
 
-// Hold is for a ban, or for a server's Retry-After.
-func ExampleLimiter_ExtendHold() {
-	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
-	defer limiter.Close()
-	key := FailuresPerHost.Key("12345678:example.com")
-	if err := limiter.Hold(key, c.now().Add(time.Hour)); err != nil { // an operator
-		log.Fatal(err)
-	}
-	for _, d := range []time.Duration{15 * time.Minute, 2 * time.Hour} {
-		until, err := limiter.ExtendHold(key, c.now().Add(d)) // a lock-out
-		fmt.Println(until.Sub(c.now()), err)
-	}
-	// Output:
-	// 1h0m0s <nil>
-	// 2h0m0s <nil>
-}
-
+// Hold is for a ban, or for a server's Retry-After. A shorter one changes nothing.
 func ExampleLimiter_Hold() {
 	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
 	key := FailuresPerHost.Key("12345678:example.com")
-	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
-		log.Fatal(err)
+	for _, d := range []time.Duration{time.Hour, 15 * time.Minute, 2 * time.Hour} {
+		until, err := limiter.Hold(key, c.now().Add(d))
+		fmt.Println(until.Sub(c.now()), err)
 	}
 	d, err := limiter.Spend(key, 1)
 	fmt.Println(d.Allowed, d.RetryAfter, err)
-	if err := limiter.Reset(key); err != nil {
+	// Output:
+	// 1h0m0s <nil>
+	// 1h0m0s <nil>
+	// 2h0m0s <nil>
+	// false 2h0m0s <nil>
+}
+
+func ExampleLimiter_Release() {
+	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
+	defer limiter.Close()
+	key := FailuresPerHost.Key("12345678:example.com")
+	if _, err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
 		log.Fatal(err)
 	}
-	d, err = limiter.Spend(key, 1)
-	fmt.Println(d.Allowed, d.RetryAfter, err)
+	fmt.Println(limiter.Allow(key))
+	if err := limiter.Release(key); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limiter.Allow(key))
 	// Output:
-	// false 5m0s <nil>
-	// true 0s <nil>
+	// false
+	// true
 }
 
 // Another machine has said when the bucket is full there. An earlier instant,
@@ -462,7 +461,7 @@ func ExampleLimiter_Bucket() {
 	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
 	key := FailuresPerHost.Key("12345678:example.com")
-	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+	if _, err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
 		log.Fatal(err)
 	}
 	bucket, err := limiter.Bucket(key)
@@ -475,7 +474,7 @@ func ExampleLimiter_Held() {
 	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
 	key := FailuresPerHost.Key("12345678:example.com")
-	if err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+	if _, err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
 		log.Fatal(err)
 	}
 	for held := range limiter.Held() {

@@ -379,9 +379,9 @@ func testTriedAgain(t *testing.T) {
 			fails(call)
 			require.EqualValues(t, 10, f.disk.afterCrash(t, f.key))
 		}
-		require.NoError(t, f.Hold(f.key, f.Now().AddDate(1, 0, 0)))
+		require.NoError(t, errorOf(f.Hold(f.key, f.Now().AddDate(1, 0, 0))))
 		require.Zero(t, f.disk.afterCrash(t, f.key))
-		fails(func() error { return f.Hold(f.key, f.Now()) })
+		fails(func() error { return f.Release(f.key) })
 		require.EqualValues(t, 10, f.disk.afterCrash(t, f.key))
 		require.NoError(t, f.Close())
 	})

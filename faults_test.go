@@ -123,7 +123,7 @@ func (g *faultLedger) script(store Store, now func() time.Time) (closed bool) {
 			g.returned[key] += 10
 		}
 		key = name.Key("held")
-		if g.note(l.Hold(key, now().Add(time.Hour))) {
+		if g.note(errorOf(l.Hold(key, now().Add(time.Hour)))) {
 			g.held[key] = true
 			d, err := l.Spend(key, 1)
 			require.False(t, g.note(err) && d.Allowed, g.context)

@@ -28,9 +28,14 @@ func TestDo(t *testing.T) {
 					want = append(want, r.check(req.Key, req.Cost))
 				}
 				d := r.decided(r.Do(context.Background(), path, ds))
-				require.Equal(t, want, ds[:len(path)], "call %d", call)
 				require.Equal(t, call < 2, d.Allowed)
 				require.Contains(t, ds, d)
+				for i := range path {
+					if d.Allowed {
+						want[i].Taken = path[i].Cost
+					}
+				}
+				require.Equal(t, want, ds[:len(path)], "call %d", call)
 			}
 			require.Zero(t, ds[len(path)])
 			require.EqualValues(t, 3, r.left(b), "the third call spent nothing")
@@ -93,7 +98,7 @@ func TestGivenLimit(t *testing.T) {
 			}
 			req := Request{Key: key, Cost: 3, Limit: twenty}
 			ds := make([]Decision, 1)
-			require.Equal(t, Decision{true, 17, 0, 9 * time.Second, key, twenty}, r.spendAll(req))
+			require.Equal(t, Decision{true, 3, 17, 0, 9 * time.Second, key, twenty}, r.spendAll(req))
 			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 14, ds[0].Remaining)
 			r.decided(r.Do(context.Background(), []Request{req}, ds))
@@ -103,12 +108,12 @@ func TestGivenLimit(t *testing.T) {
 			require.Zero(t, place.Delay())
 			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
 			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: JustSpent}))
-			require.Equal(t, Decision{true, 6, 0, 42 * time.Second, key, twenty}, d)
+			require.Equal(t, Decision{true, 0, 6, 0, 42 * time.Second, key, twenty}, d)
 			req.Mode = CheckOnly
 			require.EqualValues(t, 3, r.spendAll(req).Remaining)
 			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 3, ds[0].Remaining)
-			require.Equal(t, Decision{true, 1, 0, 42 * time.Second, key, PerMinute(5)}, r.check(key, 0), "the other limit")
+			require.Equal(t, Decision{true, 0, 1, 0, 42 * time.Second, key, PerMinute(5)}, r.check(key, 0), "the other limit")
 		}
 	})
 	t.Run("the sum stays below the larger", func(t *testing.T) {
@@ -176,7 +181,7 @@ func TestGivenLimit(t *testing.T) {
 			require.Equal(t, 6*time.Second, r.spendGiven(key, 1, ten).RetryAfter, "the file has it")
 		}
 		d := r.spendGiven(key, 1000, Unlimited)
-		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}, d)
+		require.Equal(t, Decision{Allowed: true, Taken: 1000, Remaining: math.MaxInt64, Key: key}, d)
 		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
 		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: Blocked})

@@ -10,34 +10,31 @@ import (
 )
 
 // Hold denies every request for the key before the time until, however many
-// tokens its bucket has. The arithmetic ends at 2162-04-10 23:47 UTC, and a
-// later time counts as that one. A new hold replaces the present one. If it
-// ends now or earlier, the bucket has no hold after that. Reset ends a hold,
-// too. Queued requests never move forward. A turn inside the hold moves to the
-// end of the hold. A hold needs no bucket: it can be set while memory is full, or
-// while the bucket cannot be read.
+// tokens its bucket has, and returns the end of the hold. Of the hold that is in
+// force and the new one the later stays, so a lock-out never shortens what an
+// operator wants. Release and Reset end a hold. If none is in force, and until is
+// now or earlier, Hold does nothing and returns the zero time. The arithmetic ends at
+// 2162-04-10 23:47 UTC, and a later time counts as that one.
 //
-// The hold is durable when Hold returns nil. After an error the earlier hold,
-// or none, is in force again, unless the error is ErrNotDurable and the commit
-// may still succeed.
-func (l *Limiter) Hold(key Key, until time.Time) error {
-	_, err := l.hold(key, until, false)
-	return err
-}
-
-// ExtendHold is Hold that never ends a hold, nor moves its end forward: of the
-// hold that is in force and the new one the later stays. It returns the end of
-// that hold, or the zero time if there is none. It is for programs that hold a
-// key for a while, such as a lock-out, beside an operator who may hold it for
-// longer.
+// Queued requests never move forward. A turn inside the hold moves to the end of the
+// hold. A hold needs no bucket: it can be set while memory is full, or while the
+// bucket cannot be read.
 //
-// The hold that ExtendHold returns is durable, even if an earlier call put it
-// in force and its commit has not ended.
-func (l *Limiter) ExtendHold(key Key, until time.Time) (time.Time, error) {
+// The hold that Hold returns is durable, even if an earlier call put it in force
+// and its commit has not ended. After an error the earlier hold, or none, is in
+// force again, unless the error is ErrNotDurable and the commit may still succeed.
+func (l *Limiter) Hold(key Key, until time.Time) (end time.Time, err error) {
 	return l.hold(key, until, true)
 }
 
-// hold is ExtendHold, or Hold unless extend is set.
+// Release ends the hold on a key. The bucket has the tokens that it would have had
+// without the hold. Errors are those of Hold.
+func (l *Limiter) Release(key Key) error {
+	_, err := l.hold(key, time.Time{}, false)
+	return err
+}
+
+// hold puts the end of a hold. If extend is set, a later one stays.
 func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
 	r := request{key: key, op: opHold}
@@ -47,11 +44,11 @@ func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error)
 	if err := l.lockFound(&r); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
-	now, end := l.clock.Now(), l.clock.Instant(until)
-	if end <= now {
-		end = 0
-	}
+	now, end := l.clock.Now(), int64(0)
 	if extend {
+		if end = l.clock.Instant(until); end <= now {
+			end = 0
+		}
 		g := r.Shard.GateLocked(r.Key)
 		if g != nil && g.Hold > now {
 			end = max(end, g.Hold)

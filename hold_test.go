@@ -27,7 +27,7 @@ func (r *rig) held(key Key, want time.Duration) {
 
 func TestHold(t *testing.T) {
 	key, shared := perID.Key("a"), everyone.Key("")
-	t.Run("replaced, restarted, reset and over", func(t *testing.T) {
+	t.Run("extended, restarted, reset and over", func(t *testing.T) {
 		r := newRig(t)
 		r.hold(key, time.Hour)
 		r.hold(shared, 2*time.Hour)
@@ -41,7 +41,7 @@ func TestHold(t *testing.T) {
 		r.held(key, 88*time.Minute)
 		r.held(shared, 118*time.Minute)
 		require.NoError(t, r.Reset(key))
-		require.NoError(t, r.Hold(shared, r.Now()), "a time that is not after now ends it")
+		require.NoError(t, r.Release(shared))
 		r.take(shared, 1)
 
 		r.hold(key, time.Minute)
@@ -64,7 +64,7 @@ func TestHold(t *testing.T) {
 		_, err := r.Spend(key, 1)
 		require.ErrorIs(t, err, ErrFull)
 		r.hold(key, time.Hour)
-		end, err := r.ExtendHold(key, r.Now().Add(2*time.Hour))
+		end, err := r.Hold(key, r.Now().Add(2*time.Hour))
 		require.NoError(t, err)
 		require.Equal(t, r.Now().Add(2*time.Hour), end)
 		require.Equal(t, end, r.bucket(key).HeldUntil)
@@ -120,9 +120,11 @@ func TestHold(t *testing.T) {
 	})
 	t.Run("far ahead and long ago", func(t *testing.T) {
 		r := newRig(t)
-		require.NoError(t, r.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+		require.NoError(t, errorOf(r.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))))
 		require.False(t, r.spend(key, 1).Allowed)
-		require.NoError(t, r.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+		require.NoError(t, errorOf(r.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC))))
+		require.False(t, r.spend(key, 1).Allowed)
+		require.NoError(t, r.Release(key))
 		r.take(key, 1)
 	})
 	inBubbleNamed(t, "late hold moves the queue", func(t *testing.T, r *rig) {
@@ -130,7 +132,7 @@ func TestHold(t *testing.T) {
 		r.take(key, 10)
 		place := r.reserve(key, 5)
 		r.disk.shut()
-		require.ErrorIs(t, r.Hold(key, r.Now().Add(time.Hour)), ErrNotDurable)
+		require.ErrorIs(t, errorOf(r.Hold(key, r.Now().Add(time.Hour))), ErrNotDurable)
 		require.Equal(t, time.Hour, place.Delay(), "it is in force at once")
 		r.disk.open()
 		synctest.Wait()
@@ -144,18 +146,18 @@ func TestHold(t *testing.T) {
 	})
 }
 
-func TestExtendHold(t *testing.T) {
+func TestHoldLonger(t *testing.T) {
 	key := perID.Key("a")
 	extend := func(r *rig, d, want time.Duration) {
 		r.t.Helper()
-		until, err := r.ExtendHold(key, r.Now().Add(d))
+		until, err := r.Hold(key, r.Now().Add(d))
 		require.NoError(r.t, err)
 		require.Equal(r.t, want, until.Sub(r.Now()))
 	}
 	t.Run("never ends nor shortens", func(t *testing.T) {
 		r := newRig(t)
 		for _, none := range []time.Duration{0, -time.Hour} {
-			until, err := r.ExtendHold(key, r.Now().Add(none))
+			until, err := r.Hold(key, r.Now().Add(none))
 			require.NoError(t, err)
 			require.Zero(t, until)
 		}
@@ -178,18 +180,18 @@ func TestExtendHold(t *testing.T) {
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		for bad, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, {perID, ""}: ErrInvalidID} {
-			until, err := r.ExtendHold(bad, r.Now().Add(time.Hour))
+			until, err := r.Hold(bad, r.Now().Add(time.Hour))
 			require.ErrorIs(t, err, want)
 			require.Zero(t, until)
 		}
 		r.disk.fail(errDisk, "save")
-		until, err := r.ExtendHold(key, r.Now().Add(time.Hour))
+		until, err := r.Hold(key, r.Now().Add(time.Hour))
 		require.ErrorIs(t, err, ErrNotDurable)
 		require.Zero(t, until)
 		r.disk.fail(nil)
 		r.take(key, 1)
 		require.NoError(t, r.Close())
-		_, err = r.ExtendHold(key, r.Now().Add(time.Hour))
+		_, err = r.Hold(key, r.Now().Add(time.Hour))
 		require.ErrorIs(t, err, ErrClosed)
 	})
 	t.Run("many at once, and a crash", func(t *testing.T) {
@@ -199,7 +201,7 @@ func TestExtendHold(t *testing.T) {
 			wg.Go(func() {
 				for n := range 50 {
 					d := time.Duration(1+(n*8+w)*7919%400) * time.Second
-					until, err := r.ExtendHold(key, r.Now().Add(d))
+					until, err := r.Hold(key, r.Now().Add(d))
 					if err != nil || until.Sub(r.Now()) < d {
 						t.Errorf("%v: %v, %v", d, until.Sub(r.Now()), err)
 					}
@@ -214,10 +216,10 @@ func TestExtendHold(t *testing.T) {
 		key := flushed.Key("a")
 		r.disk.shut()
 		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- r.Hold(key, r.Now().Add(time.Hour)) }()
+		go func() { first <- errorOf(r.Hold(key, r.Now().Add(time.Hour))) }()
 		synctest.Wait()
 		go func() {
-			until, err := r.ExtendHold(key, r.Now().Add(time.Minute))
+			until, err := r.Hold(key, r.Now().Add(time.Minute))
 			if err == nil && until.Sub(r.Now()) != time.Hour {
 				t.Error(until)
 			}
@@ -246,10 +248,10 @@ func TestHoldsThatFail(t *testing.T) {
 			var errs [3]chan error
 			for i := range errs {
 				errs[i] = make(chan error, 1)
-				go func() { errs[i] <- r.Hold(key, r.Now().Add(time.Duration(i+1)*time.Hour)) }()
+				go func() { errs[i] <- errorOf(r.Hold(key, r.Now().Add(before+time.Duration(i+1)*time.Hour))) }()
 				synctest.Wait()
 			}
-			require.Equal(t, 3*time.Hour, r.check(key, 1).RetryAfter)
+			require.Equal(t, before+3*time.Hour, r.check(key, 1).RetryAfter)
 			r.disk.gate <- errDisk // the first
 			r.disk.gate <- errDisk // the other two, in one commit
 			for _, err := range errs {
@@ -267,7 +269,7 @@ func TestHoldsThatFail(t *testing.T) {
 		var errs [2]chan error
 		for i := range errs {
 			errs[i] = make(chan error, 1)
-			go func() { errs[i] <- r.Hold(key, r.Now().Add(time.Duration(2-i)*time.Hour)) }()
+			go func() { errs[i] <- errorOf(r.Hold(key, r.Now().Add(time.Duration(2-i)*time.Hour))) }()
 			synctest.Wait()
 		}
 		r.disk.gate <- nil
@@ -316,14 +318,14 @@ func TestHoldHistories(t *testing.T) {
 					saves := true
 					switch rnd.IntN(3) {
 					case 0:
-						c.name, inForce = fmt.Sprint("Hold ", d), end
-						go func() { c.err <- r.Hold(key, r.Now().Add(d)) }()
+						c.name, inForce = "Release", 0
+						go func() { c.err <- r.Release(key) }()
 					case 1:
 						want := max(end, inForce)
 						saves = want != 0 && (commits > 0 || want != inForce)
-						c.name, inForce = fmt.Sprint("ExtendHold ", d), want
+						c.name, inForce = fmt.Sprint("Hold ", d), want
 						go func() {
-							until, err := r.ExtendHold(key, r.Now().Add(d))
+							until, err := r.Hold(key, r.Now().Add(d))
 							if err == nil && (until.IsZero() != (want == 0) || want != 0 && until.UnixNano() != want) {
 								err = fmt.Errorf("until %v, want %d", until, want)
 							}

@@ -103,7 +103,7 @@ func TestLaneOnlyForPlainBuckets(t *testing.T) {
 	l, clock := laneLimiter(t, PerMinute(9))
 	require.True(t, l.Allow(Name(1).Key("a")))
 	require.True(t, promote(l, Name(1).Key("a")))
-	require.NoError(t, l.Hold(Name(1).Key("a"), clock.Now().Add(time.Minute)))
+	require.NoError(t, errorOf(l.Hold(Name(1).Key("a"), clock.Now().Add(time.Minute))))
 	require.False(t, l.Allow(Name(1).Key("a")), "the hold")
 	require.False(t, promote(l, Name(1).Key("a")), "a bucket with a hold")
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"iter"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -53,52 +51,25 @@ type Limiter struct {
 //     denies, and nothing was spent. Two kinds of errors are exceptions: after
 //     ErrNotDurable, or if a Decider lost the answer of another process, the
 //     tokens may be spent.
-//   - Do decides at one instant, spends for all or for none, and
-//     RetryAfter is exact.
+//   - Do decides at one instant, spends for all or for none, and RetryAfter is
+//     exact.
 //   - The limit is the Request's, or else the one in Limits.
 //   - Now is the time by the clock of the decisions, which holds use too.
-//   - Check, Bucket and Now spend nothing.
+//   - Bucket and Now spend nothing.
 //
 // Deciders are compared with ==, so a Decider must be comparable, as a pointer
 // is.
 type Decider interface {
 	Limits() *Limits
 	Now() time.Time
-	Spend(key Key, cost int64) (Decision, error)
-	SpendContext(ctx context.Context, key Key, cost int64) (Decision, error)
-	Check(key Key, cost int64) (Decision, error)
 	Do(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
 	Refund(reqs ...Request) (Decision, error)
-	Bucket(key Key) (Bucket, error)
-	Hold(key Key, until time.Time) error
-	ExtendHold(key Key, until time.Time) (time.Time, error)
 	Wait(ctx context.Context, req Request) (spent time.Time, err error)
+	Hold(key Key, until time.Time) (end time.Time, err error)
+	Bucket(key Key) (Bucket, error)
 }
 
-// Operator is a Decider with what an operator's page or command needs besides.
-// The buckets may belong to another process; the Limits are those of this one.
-//
-// If a call needs that process and cannot reach it, Stats returns why in Err,
-// Held yields nothing, and the errors of the other methods and of Health say so.
-type Operator interface {
-	Decider
-	SetLimits(limits *Limits) error
-	SetOverrides(overrides ...Override) error
-	Declare(names Names) error
-	Durability() Durability
-	Buckets(name Name) iter.Seq2[Bucket, error]
-	Held() iter.Seq[Held]
-	Reset(keys ...Key) error
-	Flush() error
-	Snapshot(w io.Writer) (int64, error)
-	Stats() Stats
-	Health() error
-}
-
-var (
-	_ Decider  = (*Limiter)(nil)
-	_ Operator = (*Limiter)(nil)
-)
+var _ Decider = (*Limiter)(nil)
 
 // Open returns a Limiter whose buckets live in the bbolt file at path. If there
 // is no file, Open makes one with mode 0600. The Limiter locks the file until

@@ -122,7 +122,7 @@ func requireClosed(t testing.TB, l *Limiter) {
 			},
 			"Reserve":      func() error { _, err := l.Reserve(key.Cost(1)); return err },
 			"Wait":         func() error { return errorOf(l.Wait(context.Background(), key.Cost(1))) },
-			"Hold":         func() error { return l.Hold(key, time.Now().Add(time.Hour)) },
+			"Hold":         func() error { return errorOf(l.Hold(key, time.Now().Add(time.Hour))) },
 			"Bucket":       func() error { _, err := l.Bucket(key); return err },
 			"SetLimits":    func() error { return l.SetLimits(l.limits.Load()) },
 			"SetOverrides": func() error { return l.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}) },

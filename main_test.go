@@ -264,7 +264,7 @@ func (r *rig) take(key Key, cost int64) {
 
 func (r *rig) hold(key Key, d time.Duration) {
 	r.t.Helper()
-	require.NoError(r.t, r.Hold(key, r.Now().Add(d)))
+	require.NoError(r.t, errorOf(r.Hold(key, r.Now().Add(d))))
 }
 
 func (r *rig) reserve(key Key, cost int64) Reservation {
@@ -285,6 +285,13 @@ func (r *rig) bucket(key Key) Bucket {
 func (r *rig) left(key Key) int64 { r.t.Helper(); return r.check(key, 0).Remaining }
 
 // spent returns how many tokens are missing from the bucket.
+func (r *rig) spendUpTo(key Key, cost int64) Decision {
+	r.t.Helper()
+	d, err := r.SpendAll(Request{Key: key, Cost: cost, Mode: UpTo})
+	require.NoError(r.t, err)
+	return d
+}
+
 func (r *rig) spent(key Key) int64 {
 	r.t.Helper()
 	d := r.check(key, 0)

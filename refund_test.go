@@ -3,7 +3,6 @@ package stint
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,8 +133,8 @@ func TestRefundSpent(t *testing.T) {
 	}
 }
 
-// SpendUpTo takes what a share's three buckets have, and the Decision says so.
-func TestSpendUpTo(t *testing.T) {
+// UpTo takes what a share's three buckets have, and the Decision says so.
+func TestUpTo(t *testing.T) {
 	const all, tenant, floor Name = 1, 2, 3
 	limits, err := NewLimits(Names{
 		all: {Label: "all", ID: Shared}, tenant: {Label: "tenant", Parent: all, Floor: floor}, floor: {Label: "floor"},
@@ -152,9 +151,9 @@ func TestSpendUpTo(t *testing.T) {
 		{"other", 5, 5}, {"other", 5, 2}, {"other", 1, 0}, // 3 of the total are kept for acme
 		{"acme", 2, 2}, {"third", 0, 0}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
 	} {
-		taken, d, err := lim.SpendUpTo(tenant.Key(step.id), step.cost)
+		d, err := lim.SpendAll(Request{Key: tenant.Key(step.id), Cost: step.cost, Mode: UpTo})
 		require.NoError(t, err)
-		require.Equal(t, step.want, taken, "%s %d", step.id, step.cost)
+		require.Equal(t, step.want, d.Taken, "%s %d", step.id, step.cost)
 		if step.id == "acme" || step.id == "other" {
 			require.True(t, d.Allowed)
 			continue
@@ -164,41 +163,18 @@ func TestSpendUpTo(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, d)
 	}
-	require.NoError(t, lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour)))
+	require.NoError(t, errorOf(lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour))))
 	require.NoError(t, lim.Reset(all.Key(""), floor.Key("acme")))
-	taken, d, err := lim.SpendUpTo(tenant.Key("acme"), 1)
+	d, err := lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: 1, Mode: UpTo})
 	require.NoError(t, err)
-	require.Zero(t, taken)
+	require.Zero(t, d.Taken)
 	require.False(t, d.Allowed)
 	for cost := range int64(2) {
-		_, _, err = lim.SpendUpTo(floor.Key("acme"), cost)
+		_, err = lim.SpendAll(Request{Key: floor.Key("acme"), Cost: cost, Mode: UpTo})
 		require.ErrorIs(t, err, ErrShare)
 	}
-	_, _, err = lim.SpendUpTo(tenant.Key("acme"), -1)
+	_, err = lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
 	require.ErrorIs(t, err, ErrNegativeCost)
-}
-
-// If a share never has what SpendUpTo has just found, SpendUpTo ends all the
-// same. Here the clock is ahead whenever it looks, and back when it takes.
-func TestSpendUpToEnds(t *testing.T) {
-	clock := newSimClock()
-	const enough = 3000
-	var readings atomic.Int64
-	ahead := func() time.Time {
-		now := clock.Now()
-		if n := readings.Add(1); n%3 == 1 && n < enough { // SpendAll reads it twice to spend, and once to check
-			now = now.Add(50 * time.Millisecond)
-		}
-		return now
-	}
-	r := rigOn(t, NewMemStore(), shareLimits(t, Flushed), Options{Now: ahead})
-	r.take(initech, 600)
-	r.take(shareTenant.Key("umbrella"), 200)
-	readings.Store(0)
-	taken, _, err := r.SpendUpTo(initech, 1000)
-	require.NoError(t, err)
-	require.Zero(t, taken)
-	require.Less(t, readings.Load(), int64(enough))
 }
 
 // A refund that costs tokens needs Spent.

@@ -34,6 +34,7 @@ type group struct {
 	at   [totalRole + 1]int // by role: index in the sorted requests
 	has  [totalRole + 1]bool
 	left int // parts that decidePartLocked has not met yet
+	upTo bool
 }
 
 // part returns the request for one bucket of the group, or nil.
@@ -46,10 +47,12 @@ func (g *group) part(rs []request, of role) *request {
 
 // submitShare is submit for a limit in a tree of shares.
 func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *cache.Batch, err error) {
-	if req.Mode = CheckAndSpend; op == opCheck {
+	if op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
+	} else if req.Mode != UpTo {
+		req.Mode = CheckAndSpend
 	}
-	if m.role == classRole && op == opSpend && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
+	if m.role == classRole && op == opSpend && req.Mode != UpTo && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
 		return d, nil, nil
 	}
 	in, _, err = l.submitAll([]Request{req}, &d, nil, op)
@@ -81,7 +84,10 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			r.role = plainRole
 			continue
 		}
-		r.group = &group{left: 1}
+		r.group = &group{left: 1, upTo: r.mode == UpTo}
+		if r.mode == UpTo {
+			r.mode = CheckAndSpend // the group cuts the cost down
+		}
 		if m.role == totalRole {
 			continue
 		}
@@ -119,7 +125,28 @@ func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool
 	if g.left--; g.left > 0 {
 		return false, nil
 	}
+	if g.upTo && r.op == opSpend {
+		return true, g.decideUpToLocked(rs, now, d)
+	}
 	return true, g.decideLocked(rs, now, d)
+}
+
+// decideUpToLocked is decideLocked for as many tokens as the group has, up to the
+// cost.
+func (g *group) decideUpToLocked(rs []request, now int64, d *Decision) error {
+	most := g.part(rs, totalRole).cost
+	for _, cost := range []int64{0, most} {
+		for of, has := range g.has {
+			if has {
+				r := g.part(rs, role(of))
+				r.cost, r.op = min(cost, d.Remaining), opSpend
+			}
+		}
+		if err := g.decideLocked(rs, now, d); err != nil || !d.Allowed {
+			return err
+		}
+	}
+	return nil
 }
 
 // decideLocked decides on a group at the instant now, and sets the new TATs of
@@ -168,6 +195,7 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 		ofCeiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
 	}
 	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
+	total.reportTaken(d)
 	return nil
 }
 
@@ -240,7 +268,7 @@ func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision 
 	}
 	wait := min(w.Own(), w.Loan)
 	source.Allowed, source.RetryAfter = wait == 0, time.Duration(wait)
-	if ofCeiling.stricter(&source) {
+	if ofCeiling.Stricter(&source) {
 		return *ofCeiling
 	}
 	return source
@@ -331,6 +359,9 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
 	if req.Mode == CheckOnly {
 		return true
+	}
+	if d.Allowed {
+		d.Taken = req.Cost
 	}
 	for i := range at {
 		f := &at[i]

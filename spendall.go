@@ -14,14 +14,21 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Mode says what part a Request has in a SpendAll.
+// Mode says what part a Request has in a SpendAll or Do.
 type Mode uint8
 
 // The modes. CheckAndSpend is the zero Mode.
+//
+// UpTo takes none from a bucket that is held, has a queue, or is Blocked, and all
+// from one without a limit. The cost may be over the limit's Burst. Decision.Taken
+// says how many it took, and the rest of the Decision is that of a spend of so
+// many. If the limit is a share of a total, it takes what ceiling, floor and total
+// have.
 const (
 	CheckAndSpend Mode = iota // takes part in the decision, and spends
 	CheckOnly                 // takes part in the decision, and spends nothing
 	SpendOnly                 // takes no part in the decision, and spends if it can
+	UpTo                      // takes as many of its tokens as there are; the request must be alone
 )
 
 // Request is one of several that are decided together.
@@ -80,12 +87,17 @@ func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 }
 
 // Do is SpendAll that also puts the decision on reqs[i] into ds[i], and waits for
-// a commit only until ctx ends, as SpendContext does. A nil ds asks for the
-// strictest decision only. If the strictest decision denies, nothing was spent, and
-// the others are what Check would return. After an error every decision is the zero
-// one, which denies. Nothing was spent, except that after ErrNotDurable the tokens
-// of all requests may stay spent. It is also an error if ds is shorter than reqs; ds
-// stays as it is then.
+// a commit only until ctx ends. A nil ds asks for the strictest decision only. If
+// the strictest decision denies, nothing was spent, and the others are what Check
+// would return. After an error every decision is the zero one, which denies. Nothing
+// was spent, except that after ErrNotDurable the tokens of all requests may stay
+// spent. It is also an error if ds is shorter than reqs; ds stays as it is then.
+//
+// ctx has no part in the decision, which is made even if ctx has ended: a client
+// that disconnects early spends all the same. If ctx ends before the commit, the
+// error wraps ErrNotDurable and the error of ctx. The tokens then stay spent if the
+// commit succeeds, and are returned if it fails. Loading a bucket does not end with
+// ctx.
 func (l *Limiter) Do(ctx context.Context, reqs []Request, ds []Decision) (d Decision, err error) {
 	if ds != nil && len(ds) < len(reqs) {
 		return Decision{}, fmt.Errorf("stint: Do: %d requests, and space for %d decisions", len(reqs), len(ds))
@@ -156,6 +168,10 @@ func (l *Limiter) submitAll(
 	}
 	for i := range reqs {
 		r, given := &rs[i], &reqs[i]
+		if given.Mode == UpTo && len(reqs) > 1 && op == opSpend {
+			return nil, Key{}, l.failed(given.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
+				l.limits.Load().labeled(given.Key)))
+		}
 		r.key, r.cost, r.op, r.mode, r.at = given.Key, given.Cost, op, given.Mode, i
 		if !given.Spent.IsZero() && !given.Spent.Equal(JustSpent) {
 			r.spent = max(1, l.clock.Instant(given.Spent))
@@ -297,7 +313,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 		if decided && ds != nil {
 			ds[r.at] = d
 		}
-		if decided && r.mode != SpendOnly && (!voted || d.stricter(&strictest)) {
+		if decided && r.mode != SpendOnly && (!voted || d.Stricter(&strictest)) {
 			strictest, voted = d, true
 		}
 	}
@@ -306,7 +322,9 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 			r.countLocked(r.allowed)
 		}
 		if !strictest.Allowed {
-			rs[i].To = rs[i].From
+			if rs[i].To = rs[i].From; ds != nil {
+				ds[rs[i].at].Taken = 0
+			}
 		}
 	}
 	// A slot that is inserted may move others of its shard.
@@ -373,10 +391,16 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	}
 	d.Key = reqs[strictest].Key
 	at[strictest].report(d, at[strictest].rule)
+	if d.Allowed {
+		d.Taken = reqs[strictest].Cost
+	}
 	if ds != nil {
 		for i := range reqs {
 			ds[i].Key = reqs[i].Key
 			at[i].report(&ds[i], at[i].rule)
+			if d.Allowed {
+				ds[i].Taken = reqs[i].Cost
+			}
 		}
 	}
 	return true
@@ -476,10 +500,10 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 // spent. A request that fails leaves the zero Decision. The errors are joined, and each names its request. After an
 // ErrFull, later requests that need space in memory fail with it at once.
 // DoEach takes less time for each request than Spend. Requests that wait for
-// a commit wait for it together, until ctx ends, as SpendContext does. If it fails,
-// all of them fail, and other answers
-// on their keys may have counted tokens that were returned since. If ds is
-// shorter than reqs, DoEach decides nothing and returns an error.
+// a commit wait for it together, until ctx ends, as in Do. If it fails, all of
+// them fail, and other answers on their keys may have counted tokens that were
+// returned since. If ds is shorter than reqs, DoEach decides nothing and returns an
+// error.
 func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: DoEach: %d requests, and space for %d decisions", len(reqs), len(ds))
@@ -497,7 +521,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if r.Mode == CheckOnly {
 				a.op = opCheck
 			}
-			if a.shard = nil; len(r.Key.ID) <= maxIDLen && !(shares && l.isShare(r.Key.Name)) {
+			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode != UpTo && !(shares && l.isShare(r.Key.Name)) {
 				a.located = l.locate(r.Key)
 				a.lane = l.cache.Lane(a.hash)
 				a.shard.Prefetch(a.hash)
@@ -625,7 +649,7 @@ func (l *Limiter) submitGiven(req *Request, op op) (d Decision, in *cache.Batch,
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
 		return l.submitShare(m, *req, op)
 	}
-	rs := [1]request{{key: req.Key, cost: req.Cost, op: op}}
+	rs := [1]request{{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, nil, l.failed(req.Key, err)
 	}

@@ -16,28 +16,29 @@ import (
 	"github.com/stint-go/stint/internal/queue"
 )
 
-// Reservation is a place in a queue: the request may go once Delay is 0.
-type Reservation struct {
-	l    *Limiter
-	key  Key
-	turn *queue.Turn
-	done *atomic.Bool
-
-	level cache.Level // of the Request's limit; 0: of the configured one
-
-	elsewhere Place // nil if the place is in a queue of this process
-}
-
-// Place is a place in a queue that another package keeps, such as one in another
-// process.
-type Place interface {
+// Reservation is a place in a queue, that of the Limiter that gave it.
+type Reservation interface {
+	// Delay returns the time until the request may go, or 0. It grows if the bucket
+	// is held.
 	Delay() time.Duration
+
+	// Cancel leaves the queue if the turn has not come, and returns the tokens.
+	// Requests behind it keep their times. If the turn has come, the tokens stay
+	// spent; Refund returns them. A second Cancel does nothing.
+	//
+	// At Leased and Synced, Cancel waits for a commit. If the commit fails, the
+	// tokens are back in memory, and the next flush that succeeds saves them.
 	Cancel()
 }
 
-// ReservationOf returns the Reservation of a Place. It is for packages that
-// implement Reserve.
-func ReservationOf(p Place) Reservation { return Reservation{elsewhere: p} }
+// reservation is a place in a queue of this process.
+type reservation struct {
+	l     *Limiter
+	key   Key
+	turn  *queue.Turn
+	level cache.Level // of the Request's limit; 0: of the configured one
+	done  atomic.Bool
+}
 
 // Reserve takes the tokens of a request even if they are not there yet, and
 // returns a place in the queue of the bucket. Later requests queue behind it, and
@@ -49,25 +50,28 @@ func ReservationOf(p Place) Reservation { return Reservation{elsewhere: p} }
 // Mode of the Request is ignored.
 func (l *Limiter) Reserve(req Request) (Reservation, error) {
 	r, err := l.reserve(&req, math.MaxInt64)
-	return r, l.failed(req.Key, err)
+	if err != nil {
+		return nil, l.failed(req.Key, err)
+	}
+	return r, nil
 }
 
 var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue, if its turn comes within that time.
-func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
+func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
-		return Reservation{}, fmt.Errorf("%w: %s has no queue", ErrShare, ls.labeled(req.Key))
+		return nil, fmt.Errorf("%w: %s has no queue", ErrShare, ls.labeled(req.Key))
 	}
 	r := &request{key: req.Key, cost: req.Cost, op: opSpend}
 	if err := l.give(r, req); err != nil {
-		return Reservation{}, err
+		return nil, err
 	}
 	if err := r.locate(l); err != nil {
-		return Reservation{}, err
+		return nil, err
 	}
 	if err := l.lockFound(r); err != nil {
-		return Reservation{}, err
+		return nil, err
 	}
 	now := l.clock.Now()
 	at, err := r.reserveLocked(now)
@@ -76,7 +80,7 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	}
 	if err != nil {
 		r.Shard.Mu.Unlock()
-		return Reservation{}, err
+		return nil, err
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
 	if r.given != nil {
@@ -92,9 +96,9 @@ func (l *Limiter) reserve(req *Request, within int64) (Reservation, error) {
 	in := l.submitOne(r, now)
 	r.Shard.Mu.Unlock()
 	if err := l.await(in); err != nil {
-		return Reservation{}, err
+		return nil, err
 	}
-	return Reservation{l: l, key: req.Key, turn: turn, done: new(atomic.Bool), level: r.Given}, nil
+	return &reservation{l: l, key: req.Key, turn: turn, level: r.Given}, nil
 }
 
 // reserveLocked decides on a reservation at the instant now, and returns when
@@ -153,22 +157,14 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 	s.MarkDirty(r.index)
 }
 
-// Delay returns the time until the request may go, or 0. It grows if the
-// bucket is held.
-func (r Reservation) Delay() time.Duration {
-	if r.elsewhere != nil {
-		return r.elsewhere.Delay()
-	}
-	if r.l == nil {
-		return 0
-	}
+func (r *reservation) Delay() time.Duration {
 	_, delay := r.when()
 	return delay
 }
 
 // when returns the instant of the turn, at which the tokens are taken, and the
 // time until the request may go.
-func (r Reservation) when() (turn int64, delay time.Duration) {
+func (r *reservation) when() (turn int64, delay time.Duration) {
 	s := r.l.locate(r.key).shard
 	s.Lock()
 	defer s.Mu.Unlock()
@@ -179,25 +175,11 @@ func (r Reservation) when() (turn int64, delay time.Duration) {
 	return r.turn.At, max(0, time.Duration(end-r.l.clock.Now()))
 }
 
-// Cancel leaves the queue if the turn has not come, and returns the tokens.
-// Requests behind it keep their times. If the turn has come, the tokens stay
-// spent; Refund returns them. A second Cancel does nothing.
-//
-// At Leased and Synced, Cancel waits for a commit. If the commit fails, the
-// tokens are back in memory, and the next flush that succeeds saves them.
-func (r Reservation) Cancel() {
-	if r.elsewhere != nil {
-		r.elsewhere.Cancel()
-		return
-	}
-	if r.l != nil {
-		r.cancel()
-	}
-}
+func (r *reservation) Cancel() { r.cancel() }
 
 // cancel is Cancel. It reports whether the turn was charged before. It was not if
 // the request was still in the queue, or if a Reset has emptied the queue.
-func (r Reservation) cancel() (charged bool) {
+func (r *reservation) cancel() (charged bool) {
 	if r.done.Swap(true) {
 		return false
 	}
@@ -228,7 +210,7 @@ func (r Reservation) cancel() (charged bool) {
 // giveUp returns the tokens of a request whose caller does not go, even if its
 // turn has come. What has come back with time since the turn is not returned
 // twice, and what was never taken is not returned at all.
-func (r Reservation) giveUp(req *Request) {
+func (r *reservation) giveUp(req *Request) {
 	if r.cancel() {
 		r.l.giveBack(req, r.turn.At)
 	}
@@ -271,6 +253,7 @@ func (l *Limiter) Wait(ctx context.Context, req Request) (spent time.Time, err e
 		return time.Time{}, l.failed(req.Key, cmp.Or(ctx.Err(), ErrClosed))
 	}
 	defer l.lines.callers.Done()
+	req.Mode = CheckAndSpend
 	at, err := l.wait(ctx, &req)
 	if err != nil {
 		return time.Time{}, err

@@ -150,7 +150,9 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.Spend:
 		d, err = s.Spend(keys[0], reqs[0].Cost)
 	case modeltest.SpendUpTo:
-		r.Taken, d, err = s.SpendUpToRequest(reqs[0])
+		reqs[0].Mode = UpTo
+		d, err = s.SpendAll(reqs[0])
+		r.Taken = d.Taken
 	case modeltest.Check:
 		d, err = s.Check(keys[0], reqs[0].Cost)
 	case modeltest.Refund:
@@ -169,7 +171,9 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		}
 	case modeltest.Reserve:
 		var place Reservation
-		place, err = s.Reserve(reqs[0])
+		if place, err = s.Reserve(reqs[0]); err != nil {
+			break
+		}
 		s.mu.Lock()
 		s.places = append(s.places, place)
 		r.Place = len(s.places) - 1
@@ -179,11 +183,11 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 		r.Delay = s.place(c.Place).Delay()
 	case modeltest.Cancel:
 		s.place(c.Place).Cancel()
+	case modeltest.Release:
+		err = s.Release(keys[0])
 	case modeltest.Hold:
-		err = s.Hold(keys[0], time.Unix(0, c.Until))
-	case modeltest.ExtendHold:
 		var end time.Time
-		if end, err = s.ExtendHold(keys[0], time.Unix(0, c.Until)); !end.IsZero() {
+		if end, err = s.Hold(keys[0], time.Unix(0, c.Until)); !end.IsZero() {
 			r.Until = end.UnixNano()
 		}
 	case modeltest.Raise:

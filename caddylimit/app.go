@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/limitsfile"
 )
@@ -33,9 +34,9 @@ type App struct {
 	File string `json:"file,omitempty"`
 
 	path    string
-	zones   map[string]*Zone       // one of each name
-	all     []*Zone                // also those with the name of another one
-	onStart []func(stint.Operator) // of handlers, which need the Limiter
+	zones   map[string]*Zone           // one of each name
+	all     []*Zone                    // also those with the name of another one
+	onStart []func(*hostlimit.Limiter) // of handlers, which need the Limiter
 	metrics *prometheus.CounterVec
 
 	file    *file                // from Start on

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
 )
 
@@ -74,7 +75,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		rules[i] = z.rule()
 	}
 	h.errors = h.app.metrics.WithLabelValues("", "error")
-	h.app.onStart = append(h.app.onStart, func(lim stint.Operator) { h.limit(lim, rules) })
+	h.app.onStart = append(h.app.onStart, func(lim *hostlimit.Limiter) { h.limit(lim, rules) })
 	return nil
 }
 
@@ -167,7 +168,7 @@ func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
 		if !d.Allowed || !d.After {
 			z.count(d).Inc()
 		}
-		if !d.Shadow && (v.zone == nil || stricter(&d.Decision, &v.decision)) {
+		if !d.Shadow && (v.zone == nil || d.Stricter(&v.decision)) {
 			v.zone, v.decision = z, d.Decision
 		}
 	}
@@ -181,17 +182,6 @@ func (h *Handler) zone(number stint.Name) *Zone {
 		}
 	}
 	panic("caddylimit: a decision of no zone")
-}
-
-// stricter reports whether a says more to the client than b.
-func stricter(a, b *stint.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if !a.Allowed {
-		return a.RetryAfter > b.RetryAfter
-	}
-	return a.Remaining < b.Remaining
 }
 
 // placeholder returns the value of a placeholder of this package.

@@ -87,7 +87,7 @@ func TestRules(t *testing.T) {
 	t.Parallel()
 	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door) })
 	rulestest.Run(t, door, &decidertest.Subject{Name: "owner",
-		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+		Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 			folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
 			require.NoError(t, err)
 			t.Cleanup(func() { os.RemoveAll(folder) })

@@ -6,7 +6,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
@@ -39,7 +39,7 @@ func (s *Status) Provision(ctx caddy.Context) error {
 		return err
 	}
 	s.app = app.(*App)
-	s.app.onStart = append(s.app.onStart, func(lim stint.Operator) {
+	s.app.onStart = append(s.app.onStart, func(lim *hostlimit.Limiter) {
 		s.page = statuspage.New(lim, &statuspage.Options{AllowReset: s.AllowReset, HideIDs: s.HideIDs})
 		s.app.pages = append(s.app.pages, s.page.Observer())
 	})

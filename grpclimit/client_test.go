@@ -348,7 +348,7 @@ func TestClientRetries(t *testing.T) {
 // failing is a Decider that cannot hold or refund.
 type failing struct{ stint.Decider }
 
-func (failing) ExtendHold(stint.Key, time.Time) (time.Time, error) {
+func (failing) Hold(stint.Key, time.Time) (time.Time, error) {
 	return time.Time{}, stint.ErrNotDurable
 }
 

@@ -191,7 +191,7 @@ func TestDenialCalendar(t *testing.T) {
 				conn.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
 				require.Equal(t, []string{want}, trailer["ratelimit"])
 				for i, key := range []stint.Key{local, everyone.Key("")} {
-					now, err := lim.Check(key, 0)
+					now, err := lim.Do(t.Context(), []stint.Request{{Key: key, Mode: stint.CheckOnly}}, nil)
 					require.NoError(t, err)
 					require.Equal(t, now.Remaining, seen[i].Remaining)
 					require.Equal(t, now.ResetAfter, seen[i].ResetAfter)
@@ -308,7 +308,7 @@ func TestNested(t *testing.T) {
 // broken is a Decider that fails.
 type broken struct{ stint.Decider }
 
-func (broken) SpendContext(context.Context, stint.Key, int64) (stint.Decision, error) {
+func (broken) Do(context.Context, []stint.Request, []stint.Decision) (stint.Decision, error) {
 	return stint.Decision{}, stint.ErrNotDurable
 }
 

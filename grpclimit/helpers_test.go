@@ -228,7 +228,7 @@ func detailsOf(t testing.TB, err error) (retry *errdetails.RetryInfo, quota *err
 
 func left(t testing.TB, lim stint.Decider, key stint.Key) int64 {
 	t.Helper()
-	d, err := lim.Check(key, 0)
+	d, err := lim.Do(t.Context(), []stint.Request{{Key: key, Mode: stint.CheckOnly}}, nil)
 	require.NoError(t, err)
 	return d.Remaining
 }
@@ -245,7 +245,7 @@ func heldFor(t testing.TB, lim stint.Decider, key stint.Key) time.Duration {
 
 func spend(t testing.TB, lim stint.Decider, key stint.Key, n int64) {
 	t.Helper()
-	d, err := lim.Spend(key, n)
+	d, err := lim.Do(t.Context(), []stint.Request{key.Cost(n)}, nil)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 }

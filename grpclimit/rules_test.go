@@ -99,7 +99,7 @@ func TestRulesEverywhere(t *testing.T) {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()
 			rulestest.Run(t, door(false), &decidertest.Subject{Name: role.String(),
-				Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+				Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 					folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })
@@ -121,6 +121,6 @@ func TestRulesEverywhere(t *testing.T) {
 	}
 }
 
-func openLimiter(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+func openLimiter(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 	return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now})
 }

@@ -31,11 +31,6 @@ func (m methods) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return m.spendOne(stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly})
 }
 
-// SpendContext is stint.Limiter.SpendContext.
-func (m methods) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
-	return m.spend(ctx, []stint.Request{{Key: key, Cost: cost}}, nil)
-}
-
 // SpendAll is stint.Limiter.SpendAll, for at most 256 requests.
 func (m methods) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return m.spend(context.Background(), reqs, nil)
@@ -99,21 +94,6 @@ func (m methods) spendOne(req stint.Request) (stint.Decision, error) {
 	return d, nil
 }
 
-// SpendUpTo is stint.Limiter.SpendUpTo.
-func (m methods) SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
-	return m.SpendUpToRequest(stint.Request{Key: key, Cost: cost})
-}
-
-// SpendUpToRequest is stint.Limiter.SpendUpToRequest.
-func (m methods) SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error) {
-	req.Mode = stint.CheckAndSpend
-	c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{req}, UpTo: true}
-	if err := m.do(context.Background(), &c); err != nil {
-		return 0, stint.Decision{}, err
-	}
-	return c.Taken, c.Decision, nil
-}
-
 // DoEach is stint.Limiter.DoEach. It sends 256 requests in a message.
 func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error {
 	if len(ds) < len(reqs) {
@@ -147,15 +127,6 @@ func (m methods) Refund(reqs ...stint.Request) (stint.Decision, error) {
 		return stint.Decision{}, err
 	}
 	return c.Decision, nil
-}
-
-// Raise is stint.Limiter.Raise.
-func (m methods) Raise(req stint.Request, full time.Time) (time.Time, error) {
-	c := wire.Call{Op: wire.OpRaise, Requests: []stint.Request{req}, Until: full}
-	if err := m.do(context.Background(), &c); err != nil {
-		return time.Time{}, err
-	}
-	return c.Time, nil
 }
 
 // Now returns the time by the owner's clock, or by this machine's while there is
@@ -202,17 +173,17 @@ func (m methods) Held() iter.Seq[stint.Held] {
 }
 
 // Hold is stint.Limiter.Hold.
-func (m methods) Hold(key stint.Key, until time.Time) error {
-	return m.do(context.Background(), &wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until})
-}
-
-// ExtendHold is stint.Limiter.ExtendHold.
-func (m methods) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
-	c := wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until, Keep: true}
+func (m methods) Hold(key stint.Key, until time.Time) (end time.Time, err error) {
+	c := wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until}
 	if err := m.do(context.Background(), &c); err != nil {
 		return time.Time{}, err
 	}
 	return c.Time, nil
+}
+
+// Release is stint.Limiter.Release.
+func (m methods) Release(key stint.Key) error {
+	return m.do(context.Background(), &wire.Call{Op: wire.OpRelease, Keys: []stint.Key{key}})
 }
 
 // Reset is stint.Limiter.Reset. It sends 256 keys in a message, and stops at the
@@ -245,7 +216,7 @@ func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, 
 func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
 	if err := m.do(context.Background(), &c); err != nil {
-		return stint.Reservation{}, err
+		return nil, err
 	}
 	return c.Reservation, nil
 }

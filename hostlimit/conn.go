@@ -269,7 +269,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	case err == nil && call.Op == wire.OpReserve:
 		t := &turn{conn: c, id: call.ID}
 		t.at.Store(int64(time.Since(c.base) + call.Delay))
-		call.Reservation = stint.ReservationOf(t)
+		call.Reservation = t
 	}
 	return err
 }

@@ -39,7 +39,7 @@ func TestDecider(t *testing.T) {
 			decidertest.Run(t, &decidertest.Subject{
 				Name:  role.String(),
 				Lacks: lacks,
-				Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+				Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 					folder, err := os.MkdirTemp("", "decider") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })
@@ -52,7 +52,7 @@ func TestDecider(t *testing.T) {
 					require.Equal(t, role, l.Role())
 					return l, nil
 				},
-				Reopen: func(t testing.TB, closed stint.Decider) (stint.Decider, error) {
+				Reopen: func(t testing.TB, closed decidertest.Limiter) (decidertest.Limiter, error) {
 					was, _ := folders.Load(closed)
 					return open(t, was.(opened).folder, was.(opened).config)
 				},

@@ -77,13 +77,14 @@ func ExampleServe() {
 	defer guest.Close()
 	key := LoginsPerAddress.Key("10.0.0.1")
 	fmt.Println(guest.Labels()[1], guest.Owner().PID == os.Getpid())
-	fmt.Println(guest.Hold(key, guest.Now().Add(time.Hour)))
+	if _, err := guest.Hold(key, guest.Now().Add(time.Hour)); err != nil {
+		panic(err)
+	}
 	fmt.Println(l.Allow(key))
-	fmt.Println(guest.Reset(key))
+	fmt.Println(guest.Release(key))
 	fmt.Println(l.Allow(key))
 	// Output:
 	// LoginsPerAddress true
-	// <nil>
 	// false
 	// <nil>
 	// true

@@ -74,7 +74,7 @@ func TestHostileGuest(t *testing.T) {
 		"too many requests":      call(wire.OpSpend, func(b []byte) []byte { return binary.AppendUvarint(append(b, 0), 1<<40) }),
 		"requests that end":      call(wire.OpSpend, func(b []byte) []byte { return append(b, 0, 3, 0, 1) }),
 		"an id that is too long": call(wire.OpSpend, request(stint.Request{Key: perID.Key(strings.Repeat("x", 513))})),
-		"a mode that is none":    call(wire.OpSpend, func(b []byte) []byte { return append(b, 0, 1, 3, 1, 1, 'x', 0) }),
+		"a mode that is none":    call(wire.OpSpend, func(b []byte) []byte { return append(b, 0, 1, 16, 1, 1, 'x', 0) }),
 		"a name over 65535":      call(wire.OpBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, 1<<16) }),
 		"more than asked":        call(wire.OpFlush, func(b []byte) []byte { return append(b, 0) }),
 	} {
@@ -94,7 +94,7 @@ func TestHostileGuest(t *testing.T) {
 		hello[9+len("stint\x00")]++
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
-		require.Contains(t, string(closedSoon(t, nc)), "version 6 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 7 of the protocol")
 		require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
@@ -408,10 +408,10 @@ func TestNewNamesWithOneLabel(t *testing.T) {
 	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
 	require.NoError(t, err)
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
-	require.NoError(t, owner.Declare(stint.Names{8: {Label: "New"}}))
+	require.NoError(t, addNames(owner, stint.Names{8: {Label: "New"}}))
 	_, err = guest.Spend(stint.Name(7).Key("a"), 1)
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
-	require.ErrorIs(t, other.Declare(stint.Names{9: {Label: "New"}}), stint.ErrNameMismatch)
+	require.ErrorIs(t, addNames(other, stint.Names{9: {Label: "New"}}), stint.ErrNameMismatch)
 }
 
 // A guest says hello with a Name that the owner does not have. Before its first
@@ -423,7 +423,7 @@ func TestNewNamesWithOneNumber(t *testing.T) {
 	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	guest := openOn(t, path, limits, nil)
-	require.NoError(t, owner.Declare(stint.Names{7: {Label: "Other"}}))
+	require.NoError(t, addNames(owner, stint.Names{7: {Label: "Other"}}))
 	key, own := stint.Name(7).Key("a"), stint.Request{Key: stint.Name(8).Key("a"), Cost: 1}
 	_, err = guest.Spend(key, 1)
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
@@ -576,7 +576,7 @@ func TestHoldAfterManyReservations(t *testing.T) {
 		require.NoError(t, err)
 		passed.Add(int64(time.Hour / 100))
 	}
-	require.NoError(t, guest.Hold(key, now().Add(time.Hour)))
+	require.NoError(t, errorOf(guest.Hold(key, now().Add(time.Hour))))
 	_, err = guest.Reserve(perID.Key("b").Cost(1))
 	require.NoError(t, err)
 }

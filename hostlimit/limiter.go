@@ -43,7 +43,7 @@ type Limiter struct {
 	running sync.WaitGroup
 }
 
-var _ stint.Operator = (*Limiter)(nil)
+var _ stint.Decider = (*Limiter)(nil)
 
 // backend carries out calls: the Limiter of this process, which it serves, or a
 // connection to the owner.
@@ -76,7 +76,6 @@ func (b *backend) close() error {
 type spender interface {
 	Allow(key stint.Key) bool
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
-	SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error)
 	Check(key stint.Key, cost int64) (stint.Decision, error)
 	Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
 	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
@@ -117,11 +116,6 @@ func (l *Limiter) Spend(key stint.Key, cost int64) (d stint.Decision, err error)
 func (l *Limiter) Check(key stint.Key, cost int64) (d stint.Decision, err error) {
 	d, err = (*l.front.Load()).Check(key, cost)
 	return
-}
-
-// SpendContext is stint.Limiter.SpendContext.
-func (l *Limiter) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
-	return (*l.front.Load()).SpendContext(ctx, key, cost)
 }
 
 // Do is stint.Limiter.Do, for at most 256 requests.
@@ -261,12 +255,6 @@ func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error 
 		}
 	}
 	return nil
-}
-
-// Declare is stint.Limiter.Declare, for this process.
-func (l *Limiter) Declare(names stint.Names) error {
-	return l.change(func(own *stint.Limits) (*stint.Limits, error) { return own.WithNames(names) },
-		func(o *stint.Limiter) error { return o.Declare(names) }, func(*stint.Limits) {})
 }
 
 // change puts other limits of this process in force. An owner decides under

@@ -59,7 +59,7 @@ func TestLimiter(t *testing.T) {
 		require.True(t, l.Allow(b))
 		d, err = l.Spend(free.Key("x"), 1000)
 		require.NoError(t, err)
-		require.Equal(t, stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: free.Key("x")}, d)
+		require.Equal(t, stint.Decision{Allowed: true, Taken: 1000, Remaining: math.MaxInt64, Key: free.Key("x")}, d)
 
 		reqs := []stint.Request{{Key: a, Cost: 1}, {Key: b, Cost: 2}, {Key: shared.Key(""), Cost: 5}}
 		ds := make([]stint.Decision, 3)
@@ -94,7 +94,7 @@ func TestLimiter(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 97, k.Remaining)
 		until := l.Now().Add(time.Hour).Truncate(time.Second)
-		require.NoError(t, l.Hold(a, until))
+		require.NoError(t, errorOf(l.Hold(a, until)))
 		found := map[stint.Key]stint.Bucket{}
 		for k, err := range l.Buckets(perID) {
 			require.NoError(t, err)
@@ -220,7 +220,7 @@ func TestHoldAfterReserve(t *testing.T) {
 		turn, err := l.Reserve(perID.Key("a").Cost(1))
 		require.NoError(t, err)
 		require.Zero(t, turn.Delay())
-		require.NoError(t, l.Hold(perID.Key("a"), l.Now().Add(time.Hour)))
+		require.NoError(t, errorOf(l.Hold(perID.Key("a"), l.Now().Add(time.Hour))))
 		require.Positive(t, turn.Delay())
 		turn.Cancel()
 		b, err := l.Bucket(perID.Key("a"))

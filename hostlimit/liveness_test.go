@@ -184,7 +184,7 @@ func TestPlacesOfCallersThatAreGone(t *testing.T) {
 	errs := make(chan error)
 	for range maxBusy {
 		go func() {
-			_, err := g.SpendContext(ctx, perID.Key("slow"), 1)
+			_, err := g.Do(ctx, []stint.Request{perID.Key("slow").Cost(1)}, nil)
 			errs <- err
 		}()
 	}
@@ -241,7 +241,7 @@ func TestContextOfACall(t *testing.T) {
 		require.Equal(t, time.Second+abortTime, time.Since(begun))
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		_, err := g.SpendContext(ctx, perID.Key("a"), 1)
+		_, err := g.Do(ctx, []stint.Request{perID.Key("a").Cost(1)}, nil)
 		require.ErrorIs(t, err, stint.ErrNotDurable)
 		require.ErrorIs(t, err, context.Canceled)
 	})
@@ -669,7 +669,7 @@ func TestGiveBack(t *testing.T) {
 	c := &serverConn{places: make(map[int64]stint.Reservation)}
 	var left, want []int64
 	for id := int64(100); id > 0; id-- {
-		c.places[id] = stint.ReservationOf(lastPlace{id, &left})
+		c.places[id] = lastPlace{id, &left}
 		want = append(want, id)
 	}
 	require.False(t, c.giveBack())

@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,4 +138,31 @@ func justSpent(reqs []stint.Request) []stint.Request {
 		reqs[i].Spent = stint.JustSpent
 	}
 	return reqs
+}
+
+// withNames returns limits with further Names.
+func withNames(limits *stint.Limits, names stint.Names) (*stint.Limits, error) {
+	all := limits.Names()
+	for name, spec := range names {
+		if had, ok := all[name]; ok && had.Label != spec.Label {
+			return nil, fmt.Errorf("%w: %v", stint.ErrNameMismatch, name)
+		}
+		if spec.Limit == (stint.Limit{}) {
+			spec.Limit = stint.Unlimited
+		}
+		all[name] = spec
+	}
+	return stint.NewLimits(all)
+}
+
+// addNames adds Names to the limits of a process.
+func addNames(l interface {
+	Limits() *stint.Limits
+	SetLimits(limits *stint.Limits) error
+}, names stint.Names) error {
+	limits, err := withNames(l.Limits(), names)
+	if err != nil {
+		return err
+	}
+	return l.SetLimits(limits)
 }

@@ -16,17 +16,11 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	l := o.Limiter
 	switch c.Op {
 	case wire.OpSpend:
-		if c.UpTo {
-			c.Taken, c.Decision, err = l.SpendUpToRequest(c.Requests[0])
-			break
-		}
 		c.Decision, err = l.Do(ctx, c.Requests, c.Decisions)
 	case wire.OpEach:
 		o.each(c)
 	case wire.OpRefund:
 		c.Decision, err = l.Refund(c.Requests...)
-	case wire.OpRaise:
-		c.Time, err = l.Raise(c.Requests[0], c.Until)
 	case wire.OpBucket:
 		var k stint.Bucket
 		k, err = l.Bucket(c.Keys[0])
@@ -36,11 +30,9 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	case wire.OpHeld:
 		c.Held = l.Held()
 	case wire.OpHold:
-		if c.Keep {
-			c.Time, err = l.ExtendHold(c.Keys[0], c.Until)
-		} else {
-			err = l.Hold(c.Keys[0], c.Until)
-		}
+		c.Time, err = l.Hold(c.Keys[0], c.Until)
+	case wire.OpRelease:
+		err = l.Release(c.Keys[0])
 	case wire.OpReset:
 		err = l.Reset(c.Keys...)
 	case wire.OpReserve:

@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
 // What a program does with a *stint.Limiter it does with a *Limiter of this
 // package: the methods have the same names and types.
 func TestVocabulary(t *testing.T) {
 	theirs, ours := reflect.TypeFor[*stint.Limiter](), reflect.TypeFor[*Limiter]()
-	missing := map[string]bool{"InPlace": true} // is for the owner of a file
+	missing := map[string]bool{"InPlace": true, "Declare": true, "Raise": true} // are for the owner of a file
 	for i := range theirs.NumMethod() {
 		want := theirs.Method(i)
 		got, ok := ours.MethodByName(want.Name)
@@ -43,14 +44,20 @@ func TestVocabulary(t *testing.T) {
 
 // vocabulary is the methods of a *stint.Limiter.
 type vocabulary interface {
-	stint.Operator
+	statuspage.Limiter
+	Check(key stint.Key, cost int64) (stint.Decision, error)
+	Spend(key stint.Key, cost int64) (stint.Decision, error)
+	Release(key stint.Key) error
+	Reset(keys ...stint.Key) error
+	Buckets(name stint.Name) iter.Seq2[stint.Bucket, error]
+	Flush() error
+	SetLimits(limits *stint.Limits) error
+	SetOverrides(overrides ...stint.Override) error
+	Snapshot(w io.Writer) (int64, error)
 	Number(label string) (stint.Name, error)
 	Allow(key stint.Key) bool
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
 	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
-	SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
-	SpendUpToRequest(req stint.Request) (int64, stint.Decision, error)
-	Raise(req stint.Request, full time.Time) (time.Time, error)
 	Reserve(req stint.Request) (stint.Reservation, error)
 	Close() error
 }
@@ -116,10 +123,8 @@ func TestSameAnswers(t *testing.T) {
 		spend := fmt.Sprint(cost)
 		forKeys("Spend "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Spend(key, cost) })
 		forKeys("Check "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.Check(key, cost) })
-		forKeys("SpendContext "+spend, func(l vocabulary, key stint.Key) (any, error) { return l.SpendContext(t.Context(), key, cost) })
-		forKeys("SpendUpTo "+spend, func(l vocabulary, key stint.Key) (any, error) {
-			taken, d, err := l.SpendUpTo(key, cost)
-			return []any{taken, d}, err
+		forKeys("UpTo "+spend, func(l vocabulary, key stint.Key) (any, error) {
+			return l.SpendAll(stint.Request{Key: key, Cost: cost, Mode: stint.UpTo})
 		})
 		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) {
 			return l.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
@@ -132,15 +137,8 @@ func TestSameAnswers(t *testing.T) {
 			defer p.Cancel()
 			return p.Delay(), nil
 		})
-		forKeys("Raise "+spend, func(l vocabulary, key stint.Key) (any, error) {
-			return l.Raise(stint.Request{Key: key, Cost: cost}, now.Add(time.Hour))
-		})
 		forKeys("Wait, ended, "+spend, func(l vocabulary, key stint.Key) (any, error) { return nil, errorOf(l.Wait(ended, key.Cost(cost))) })
 	}
-	add("SpendUpToRequest", func(l vocabulary) (any, error) {
-		taken, d, err := l.SpendUpToRequest(given)
-		return []any{taken, d}, err
-	})
 	add("Reserve", func(l vocabulary) (any, error) {
 		p, err := l.Reserve(given)
 		defer p.Cancel()
@@ -150,7 +148,15 @@ func TestSameAnswers(t *testing.T) {
 		spent, err := l.Wait(t.Context(), given)
 		return spent.Equal(now), err
 	})
-	add("SpendContext, ended", func(l vocabulary) (any, error) { return l.SpendContext(ended, a, 1) })
+	add("Do, ended", func(l vocabulary) (any, error) { return l.Do(ended, []stint.Request{a.Cost(1)}, nil) })
+	add("UpTo, given", func(l vocabulary) (any, error) {
+		req := given
+		req.Mode = stint.UpTo
+		return l.SpendAll(req)
+	})
+	add("UpTo of two", func(l vocabulary) (any, error) {
+		return l.SpendAll(given, stint.Request{Key: free.Key("a"), Cost: 1, Mode: stint.UpTo})
+	})
 	add("SpendAll of none", func(l vocabulary) (any, error) { return l.SpendAll() })
 	add("Refund of none", func(l vocabulary) (any, error) { return l.Refund() })
 	add("DoEach of none", func(l vocabulary) (any, error) { return nil, l.DoEach(context.Background(), nil, nil) })
@@ -176,9 +182,12 @@ func TestSameAnswers(t *testing.T) {
 		return []any{d, ds}, err
 	})
 	forKeys("Bucket", func(l vocabulary, key stint.Key) (any, error) { return l.Bucket(key) })
-	forKeys("Hold", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Hold(key, now.Add(time.Hour)) })
-	forKeys("ExtendHold", func(l vocabulary, key stint.Key) (any, error) {
-		at, err := l.ExtendHold(key, now.Add(time.Minute))
+	forKeys("Hold", func(l vocabulary, key stint.Key) (any, error) {
+		at, err := l.Hold(key, now.Add(time.Minute))
+		return at.UnixNano(), err
+	})
+	forKeys("Hold, shorter", func(l vocabulary, key stint.Key) (any, error) {
+		at, err := l.Hold(key, now.Add(time.Second))
 		return at.UnixNano(), err
 	})
 	buckets := func(name string) {
@@ -195,20 +204,21 @@ func TestSameAnswers(t *testing.T) {
 		})
 	}
 	buckets("")
+	forKeys("Release", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Release(key) })
 	forKeys("Reset", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Reset(key) })
 	add("Reset of none", func(l vocabulary) (any, error) { return nil, l.Reset() })
 	add("Durability", func(l vocabulary) (any, error) { return l.Durability(), nil })
 	add("Limits", func(l vocabulary) (any, error) { return len(l.Limits().Names()), nil })
 	add("Now", func(l vocabulary) (any, error) { return l.Now().Sub(now) < time.Minute, nil })
 	add("Declare", func(l vocabulary) (any, error) {
-		return nil, l.Declare(stint.Names{late: {Label: "Late", Limit: stint.PerHour(3)}})
+		return nil, addNames(l, stint.Names{late: {Label: "Late", Limit: stint.PerHour(3)}})
 	})
 	add("Spend of a late Name", func(l vocabulary) (any, error) { return l.Spend(late.Key("a"), 1) })
 	add("Declare again", func(l vocabulary) (any, error) {
-		return nil, l.Declare(stint.Names{late: {Label: "Other", Limit: stint.PerHour(3)}})
+		return nil, addNames(l, stint.Names{late: {Label: "Other", Limit: stint.PerHour(3)}})
 	})
 	add("Declare a taken label", func(l vocabulary) (any, error) {
-		return nil, l.Declare(stint.Names{10: {Label: "PerID", Limit: stint.PerHour(3)}})
+		return nil, addNames(l, stint.Names{10: {Label: "PerID", Limit: stint.PerHour(3)}})
 	})
 	for _, label := range []string{"PerID", "Seen", "Seen", ""} {
 		add("Number of "+label, func(l vocabulary) (any, error) { return l.Number(label) })
@@ -257,8 +267,8 @@ func TestSameAnswers(t *testing.T) {
 	add("closed Allow", func(l vocabulary) (any, error) { return l.Allow(a), nil })
 	add("closed SetLimits", func(l vocabulary) (any, error) { return nil, l.SetLimits(limits) })
 	add("closed Number", func(l vocabulary) (any, error) { return l.Number("PerID") })
-	add("closed Declare", func(l vocabulary) (any, error) { return nil, l.Declare(stint.Names{}) })
-	add("closed Hold", func(l vocabulary) (any, error) { return nil, l.Hold(a, now) })
+	add("closed Declare", func(l vocabulary) (any, error) { return nil, addNames(l, stint.Names{}) })
+	add("closed Hold", func(l vocabulary) (any, error) { return nil, errorOf(l.Hold(a, now)) })
 	add("closed Bucket", func(l vocabulary) (any, error) { return l.Bucket(a) })
 	add("closed Buckets", func(l vocabulary) (any, error) { return sorted(l.Buckets(perID)) })
 	add("closed Snapshot", func(l vocabulary) (any, error) { return l.Snapshot(io.Discard) })
@@ -287,12 +297,11 @@ func TestNameOfTheOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, owner.Flush())
 	for name, call := range map[string]func() error{
-		"Spend":      func() error { _, err := guest.Spend(key, 1); return err },
-		"Bucket":     func() error { _, err := guest.Bucket(key); return err },
-		"Hold":       func() error { return guest.Hold(key, time.Now().Add(time.Hour)) },
-		"ExtendHold": func() error { _, err := guest.ExtendHold(key, time.Now().Add(time.Hour)); return err },
-		"Reset":      func() error { return guest.Reset(perID.Key("a"), key) },
-		"Raise":      func() error { _, err := guest.Raise(stint.Request{Key: key}, time.Now()); return err },
+		"Spend":   func() error { _, err := guest.Spend(key, 1); return err },
+		"Bucket":  func() error { _, err := guest.Bucket(key); return err },
+		"Hold":    func() error { return errorOf(guest.Hold(key, time.Now().Add(time.Hour))) },
+		"Release": func() error { return guest.Release(key) },
+		"Reset":   func() error { return guest.Reset(perID.Key("a"), key) },
 	} {
 		require.ErrorIs(t, call(), stint.ErrUnknownName, name)
 	}

@@ -121,7 +121,7 @@ func TestAfterStatus(t *testing.T) {
 			RateLimit: "login";r=0;t=86400
 			held login 24h0m0s`,
 			inside: func(lim limiter, clock *testClock) {
-				if err := lim.Hold(ofClient["login"], clock.now().Add(24*time.Hour)); err != nil {
+				if _, err := lim.Hold(ofClient["login"], clock.now().Add(24*time.Hour)); err != nil {
 					panic(err)
 				}
 			}},

@@ -128,11 +128,8 @@ func TestHeadersCalendarHold(t *testing.T) {
 			{24 * time.Hour, 429, "0", "86400"},
 			{0, 200, "3", "71694"},
 		} {
-			end := time.Time{}
-			if c.hold > 0 {
-				end = clock.now().Add(c.hold)
-			}
-			require.NoError(t, lim.Hold(key, end))
+			require.NoError(t, lim.Release(key))
+			require.NoError(t, errorOf(lim.Hold(key, clock.now().Add(c.hold))))
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 			require.Equal(t, c.code, w.Code)

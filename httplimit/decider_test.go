@@ -18,16 +18,6 @@ type callCounter struct {
 	calls int
 }
 
-func (c *callCounter) SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error) {
-	c.calls++
-	return c.Decider.SpendContext(ctx, key, cost)
-}
-
-func (c *callCounter) Check(key stint.Key, cost int64) (stint.Decision, error) {
-	c.calls++
-	return c.Decider.Check(key, cost)
-}
-
 func (c *callCounter) Do(
 	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
 ) (stint.Decision, error) {

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -50,6 +51,7 @@ func newTestClock() *testClock            { return &testClock{base: time.Date(20
 
 // limiter is what most tests need. Module redislimit runs them with its own.
 type limiter interface {
+	Release(key stint.Key) error
 	stint.Decider
 	Reset(keys ...stint.Key) error
 	SetLimits(limits *stint.Limits) error
@@ -138,7 +140,7 @@ func status(w http.ResponseWriter, r *http.Request) {
 
 func left(t testing.TB, lim stint.Decider, key stint.Key) int64 {
 	t.Helper()
-	d, err := lim.Check(key, 0)
+	d, err := lim.Do(context.Background(), []stint.Request{{Key: key, Mode: stint.CheckOnly}}, nil)
 	require.NoError(t, err)
 	return d.Remaining
 }
@@ -166,6 +168,9 @@ func costing(n int64) func(*http.Request) int64 {
 
 func spend(t testing.TB, lim stint.Decider, key stint.Key, n int64) {
 	t.Helper()
-	_, err := lim.Spend(key, n)
+	_, err := lim.Do(context.Background(), []stint.Request{key.Cost(n)}, nil)
 	require.NoError(t, err)
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

@@ -22,7 +22,7 @@ func TestRules(t *testing.T) {
 	t.Run("limiter", func(t *testing.T) {
 		t.Parallel()
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "limiter",
-			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				opts := &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000}
 				if testlength.Long {
 					return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, opts)
@@ -35,7 +35,7 @@ func TestRules(t *testing.T) {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()
 			rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: role.String(),
-				Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+				Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 					folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
 					require.NoError(t, err)
 					t.Cleanup(func() { os.RemoveAll(folder) })

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,7 +152,7 @@ func TestSettle(t *testing.T) {
 	t.Run("held since", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
 		h := Middleware(lim, nil, byKeyBound(3))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			require.NoError(t, lim.Hold(perKey.Key("k"), clock.now().Add(time.Hour)))
+			require.NoError(t, errorOf(lim.Hold(perKey.Key("k"), clock.now().Add(time.Hour))))
 			short, err := Settle(r, perKey, 4)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, short, "nothing is spent from a held bucket")
@@ -495,25 +496,28 @@ func TestSetStatus(t *testing.T) {
 	SetStatus(httptest.NewRequest("GET", "/", nil), 401) // not through middleware: nothing happens
 }
 
-// spending is a Limiter whose Spend takes a while.
+// spending is a Limiter whose second call takes a while.
 type spending struct {
 	stint.Decider
 	begun chan struct{}
+	calls *atomic.Int64
 }
 
-func (s spending) Spend(key stint.Key, cost int64) (stint.Decision, error) {
-	close(s.begun)
-	for range 10_000 {
-		runtime.Gosched()
+func (s spending) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	if s.calls.Add(1) == 2 {
+		close(s.begun)
+		for range 10_000 {
+			runtime.Gosched()
+		}
 	}
-	return s.Decider.Spend(key, cost)
+	return s.Decider.Do(ctx, reqs, ds)
 }
 
 // The header is not written while a SetStatus in another goroutine changes it, as
 // in a handler that http.TimeoutHandler answers for.
 func TestSetStatusBeside(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	slow := spending{lim, make(chan struct{})}
+	slow := spending{lim, make(chan struct{}), new(atomic.Int64)}
 	var set sync.WaitGroup
 	h := Middleware(slow, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

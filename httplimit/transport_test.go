@@ -441,7 +441,7 @@ func TestTransportHolds(t *testing.T) {
 		clock.pass(2 * time.Hour)
 		between.onBucket = func() {
 			between.onBucket = nil
-			require.NoError(t, lim.Hold(hostKey, clock.now().Add(2*time.Hour)))
+			require.NoError(t, errorOf(lim.Hold(hostKey, clock.now().Add(2*time.Hour))))
 		}
 		_, err = send(t, t.Context(), one, "http://a")
 		require.NoError(t, err)

@@ -227,7 +227,7 @@ func (ln *listener) spend(peer netip.Addr) error {
 	var d stint.Decision
 	key, err := ln.key(peer)
 	if err == nil {
-		d, err = ln.lim.Spend(key, 1)
+		d, err = ln.lim.Do(context.Background(), []stint.Request{key.Cost(1)}, nil)
 	}
 	switch {
 	case err != nil && !ln.opts.FailOpen:

@@ -113,7 +113,7 @@ func series(t testing.TB, m metricdata.Metrics) map[string]float64 {
 func spend(t testing.TB, lim stint.Decider, key stint.Key, n int) {
 	t.Helper()
 	for range n {
-		_, err := lim.Spend(key, 1)
+		_, err := lim.Do(t.Context(), []stint.Request{key.Cost(1)}, nil)
 		require.NoError(t, err)
 	}
 }

@@ -77,7 +77,7 @@ func (o *Observer) Decisions(ctx context.Context, ds []httplimit.Decision) {
 	var strictest *httplimit.Decision
 	for i := range ds {
 		d := &ds[i]
-		if !d.Shadow && (strictest == nil || stricter(d, strictest)) {
+		if !d.Shadow && (strictest == nil || d.Stricter(&strictest.Decision)) {
 			strictest = d
 		}
 		if !d.After || !d.Allowed {
@@ -99,16 +99,6 @@ func (o *Observer) Error(ctx context.Context, err error) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(DecisionKey.String("error"))
 	}
-}
-
-func stricter(a, b *httplimit.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if !a.Allowed {
-		return a.RetryAfter > b.RetryAfter
-	}
-	return a.Remaining < b.Remaining
 }
 
 // of returns the series of a decision.

@@ -163,7 +163,7 @@ func TestAway(t *testing.T) {
 	d, err = l.Spend(shut.Key("a"), 1)
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
-	require.ErrorIs(t, l.Hold(perID.Key("a"), clock.now().Add(time.Hour)), ErrAway)
+	require.ErrorIs(t, errorOf(l.Hold(perID.Key("a"), clock.now().Add(time.Hour))), ErrAway)
 	require.ErrorIs(t, l.Reset(perID.Key("a")), ErrAway)
 
 	ds := make([]stint.Decision, 3)

@@ -27,48 +27,29 @@ func (l *Limiter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Spend, stint.Request{Key: key, Cost: cost})
 }
 
-// SpendContext is Spend. Every call ends within Options.Timeout, so ctx has no
-// part in it: a client that disconnects early spends all the same.
-func (l *Limiter) SpendContext(_ context.Context, key stint.Key, cost int64) (stint.Decision, error) {
-	return l.Spend(key, cost)
-}
-
-// SpendUpTo takes as many of cost tokens as the key's bucket has, and returns how
-// many it took. It takes none from a bucket that is held or Blocked, and all from
-// one without a limit. The cost may be over the limit's burst. The Decision is
-// that of a Spend of the tokens that it took. Errors are those of Spend, and taken
-// is 0 then.
-func (l *Limiter) SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
-	return l.SpendUpToRequest(stint.Request{Key: key, Cost: cost})
-}
-
-// SpendUpToRequest is SpendUpTo for a Request, which may have a Limit of its
-// own. Its Mode is ignored.
-func (l *Limiter) SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error) {
+// upTo decides on a request with UpTo. It takes what a lease has, and makes a trip
+// for the rest.
+func (l *Limiter) upTo(req stint.Request) (d stint.Decision, err error) {
 	if l.closed.Load() {
-		return 0, d, stint.ErrClosed
+		return d, stint.ErrClosed
 	}
 	n := l.Load()
 	r, err := l.request(n, &req, script.Part)
 	if err != nil {
-		return 0, d, err
+		return d, err
 	}
-	if !r.limited() {
-		op := script.Spend // it is Blocked, or perhaps held
+	if !r.limited() { // it is Blocked, or perhaps held
 		req.Mode = stint.CheckAndSpend
-		if d, err = l.one(op, req); d.Allowed {
-			taken = req.Cost
-		}
-		return taken, d, err
+		return l.one(script.Spend, req)
 	}
-	var first stint.Decision
+	var first stint.Decision // of the lease
 	if r.leased {
 		b := r.bucket(n)
-		var o lease.Outcome
-		if o, taken = l.leases.Take(&b, req.Cost); taken > 0 {
+		if o, taken := l.leases.Take(&b, req.Cost); taken > 0 {
 			r.decided(o)
-			if first = r.decision(script.Part); taken == req.Cost {
-				return taken, first, nil
+			first = r.decision(script.Part)
+			if first.Taken = taken; taken == req.Cost {
+				return first, nil
 			}
 			r.Need -= taken * r.interval
 			r.cost -= taken
@@ -77,16 +58,17 @@ func (l *Limiter) SpendUpToRequest(req stint.Request) (taken int64, d stint.Deci
 	}
 	sent := l.elapsed()
 	if err := l.ask(n, script.Part, []*request{&r}, time.Time{}); err != nil {
-		if taken > 0 { // of the lease
-			return taken, first, nil
+		if first.Taken > 0 {
+			return first, nil
 		}
-		return 0, d, l.ended(err)
+		return d, l.ended(err)
 	}
 	d = r.decision(script.Part)
 	if l.opts.RepeatDenials > 0 && !r.here {
 		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent, d.Remaining == 0)
 	}
-	return taken + r.taken, d, nil
+	d.Taken = first.Taken + r.taken
+	return d, nil
 }
 
 // Check returns the Decision that Spend would return, and spends nothing. As the
@@ -164,10 +146,11 @@ func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 	return l.all(script.Spend, reqs, nil)
 }
 
-// Do is SpendAll that also puts the decision on reqs[i] into ds[i].
-// A nil ds asks for the strictest decision only. If the strictest decision denies,
-// the other decisions are what Check would return. After an error every decision
-// is the zero one.
+// Do is SpendAll that also puts the decision on reqs[i] into ds[i]. A nil ds asks
+// for the strictest decision only. If the strictest decision denies, the other
+// decisions are what Check would return. After an error every decision is the zero
+// one. Every call ends within Options.Timeout, so the context has no part in it: a
+// client that disconnects early spends all the same.
 func (l *Limiter) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if ds == nil {
 		return l.all(script.Spend, reqs, nil)
@@ -187,8 +170,8 @@ func (l *Limiter) Refund(reqs ...stint.Request) (stint.Decision, error) {
 }
 
 func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	if len(reqs) == 1 && reqs[0].Mode == stint.CheckAndSpend {
-		d, err := l.one(op, reqs[0])
+	if len(reqs) == 1 && (reqs[0].Mode == stint.CheckAndSpend || reqs[0].Mode == stint.UpTo) {
+		d, err := l.single(op, reqs[0])
 		if ds != nil {
 			ds[0] = d
 		}
@@ -203,6 +186,15 @@ func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (
 		clear(own)
 	}
 	return d, err
+}
+
+// single decides on one request that spends.
+func (l *Limiter) single(op script.Op, req stint.Request) (stint.Decision, error) {
+	if req.Mode == stint.UpTo && op == script.Spend {
+		return l.upTo(req)
+	}
+	req.Mode = stint.CheckAndSpend
+	return l.one(op, req)
 }
 
 func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
@@ -238,7 +230,13 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 	for _, r := range asks {
 		ds[r.at] = r.decision(op)
 	}
-	return strictest(reqs, ds, nil), nil
+	d := strictest(reqs, ds, nil)
+	if !d.Allowed {
+		for i := range ds {
+			ds[i].Taken = 0
+		}
+	}
+	return d, nil
 }
 
 // requests checks several requests.
@@ -249,6 +247,9 @@ func (l *Limiter) requests(n *limitsInForce, op script.Op, reqs []stint.Request)
 		r, err := l.request(n, &reqs[i], op)
 		if err != nil {
 			return nil, err
+		}
+		if reqs[i].Mode == stint.UpTo && op == script.Spend {
+			return nil, fmt.Errorf("redislimit: %s: a request with UpTo must be alone", n.labeled(r.key))
 		}
 		if keys[r.key] {
 			return nil, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.key))
@@ -269,7 +270,7 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) 
 	for i := range reqs {
 		if len(undecided) > 0 && undecided[0].at == i {
 			undecided = undecided[1:]
-		} else if reqs[i].Mode != stint.SpendOnly && (!voted || stricter(&ds[i], &d)) {
+		} else if reqs[i].Mode != stint.SpendOnly && (!voted || ds[i].Stricter(&d)) {
 			d, voted = ds[i], true
 		}
 	}
@@ -298,22 +299,21 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 }
 
 // Hold denies every request for the key before until, on all machines, even if
-// its bucket has tokens. Other machines notice within Options.RepeatDenials,
-// unless the limit is Leased. A new hold replaces the old one. Reset ends a hold,
-// and so does a new hold that ends now or earlier. A key without a limit cannot
-// be held, because nothing asks the server about it, unless rules remember
+// its bucket has tokens, and returns the end of the hold. Of the hold that is in
+// force and the new one the later stays. Release and Reset end a hold. If none is in
+// force, and until has passed, Hold returns the zero time. Other machines notice
+// within Options.RepeatDenials, unless the limit is Leased. A key without a limit
+// cannot be held, because nothing asks the server about it, unless rules remember
 // lock-outs under its id (httplimit.Rule.LockOutMax). Keys of Options.PlainKeys
 // cannot be held either.
-func (l *Limiter) Hold(key stint.Key, until time.Time) error {
-	_, err := l.hold(script.Hold, key, until)
-	return err
+func (l *Limiter) Hold(key stint.Key, until time.Time) (end time.Time, err error) {
+	return l.hold(script.Extend, key, until)
 }
 
-// ExtendHold is Hold that never ends a hold, nor moves its end forward: of the
-// hold that is in force and the new one the later stays. It returns the end of
-// that hold, or the zero time if there is none.
-func (l *Limiter) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
-	return l.hold(script.Extend, key, until)
+// Release ends the hold on a key.
+func (l *Limiter) Release(key stint.Key) error {
+	_, err := l.hold(script.Hold, key, time.Time{})
+	return err
 }
 
 func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.Time, err error) {

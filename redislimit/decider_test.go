@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
 )
 
@@ -29,7 +28,7 @@ var lacks = slices.Clip([]decidertest.Feature{decidertest.Shares, decidertest.Ca
 	decidertest.HeldFreeIDs, decidertest.LeasedFigures})
 
 // opened returns a Limiter for a case of a suite.
-func opened(t testing.TB, url string, c decidertest.Config, o *Options) (stint.Decider, error) {
+func opened(t testing.TB, url string, c decidertest.Config, o *Options) (decidertest.Limiter, error) {
 	o.Durability, o.Now, o.Timeout = c.Level, c.Now, 20*time.Second
 	client, err := newRueidisClient(url, o.Timeout)
 	if err != nil {
@@ -55,16 +54,16 @@ func TestDecider(t *testing.T) {
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "redis",
 			Lacks: lacks,
-			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				prefix := fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))
-				open := func(t testing.TB) (stint.Decider, error) { return opened(t, s.url, c, &Options{Prefix: prefix}) }
+				open := func(t testing.TB) (decidertest.Limiter, error) { return opened(t, s.url, c, &Options{Prefix: prefix}) }
 				d, err := open(t)
 				others.Store(d, open)
 				return d, err
 			},
-			Reopen: func(t testing.TB, closed stint.Decider) (stint.Decider, error) {
+			Reopen: func(t testing.TB, closed decidertest.Limiter) (decidertest.Limiter, error) {
 				open, _ := others.Load(closed)
-				return open.(func(t testing.TB) (stint.Decider, error))(t)
+				return open.(func(t testing.TB) (decidertest.Limiter, error))(t)
 			},
 		})
 	})
@@ -74,7 +73,7 @@ func TestDecider(t *testing.T) {
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "away",
 			Lacks: append(lacks, decidertest.Holds),
-			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				return opened(t, nowhere, c, &Options{Nodes: 1})
 			},
 		})

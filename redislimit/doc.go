@@ -76,7 +76,7 @@ burst ÷ 8, until time brings it back. If the reply to a request for tokens is
 lost, its tokens are never used: they are withheld until time brings them back.
 
 Refund, Bucket and a request with its own Limit make a trip, and leave the lease
-as it is. SpendUpTo takes what the lease has, and makes a trip for the rest. A
+as it is. A request with UpTo takes what the lease has, and makes a trip for the rest. A
 SpendAll makes a trip if one of its leases has too few tokens. A call that costs
 more than its lease makes a trip that hands the lease back and takes what the
 call needs. Hold and Reset end the lease of this machine. Another machine

@@ -123,7 +123,7 @@ func TestSynced(t *testing.T) {
 	port := freePort(t)
 	primary := startServer(t, "--port", port, "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0")
 	limits := testLimits(t, stint.PerHour(1000))
-	l := primary.limiter(t, limits, func(o *Options) { o.Durability, o.Timeout = stint.Synced, 200*time.Millisecond })
+	l := primary.limiter(t, limits, func(o *Options) { o.Durability, o.Timeout = stint.Synced, 2*time.Second })
 	_, err := l.Spend(perID.Key("a"), 1)
 	require.ErrorIs(t, err, stint.ErrNotDurable)
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+port)

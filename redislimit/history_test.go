@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -64,10 +65,8 @@ func (b *both) sameError(want, got error, together bool) {
 
 // decider has the methods of both kinds of Limiter.
 type decider interface {
-	stint.Decider
+	decidertest.Limiter
 	Reset(keys ...stint.Key) error
-	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
-	ExtendHold(key stint.Key, until time.Time) (time.Time, error)
 }
 
 // operation is a call that a history makes on a Limiter.
@@ -81,8 +80,7 @@ type outcome struct {
 	ds  []stint.Decision
 	err error
 
-	taken int64
-	end   int64
+	end int64
 }
 
 // draw returns a random operation.
@@ -112,8 +110,9 @@ func (b *both) draw(given bool) operation {
 		o.reqs[0].Spent = b.clock.now().Add(-time.Duration(b.rnd.Int64N(int64(time.Minute))))
 		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.Refund(o.reqs...) }
 	case n == 23:
-		r.Cost *= 1 + b.rnd.Int64N(2)
-		o.run = func(lim decider, out *outcome) { out.taken, out.d, out.err = lim.SpendUpToRequest(r) }
+		o.reqs[0].Cost *= 1 + b.rnd.Int64N(2)
+		o.reqs[0].Mode = stint.UpTo
+		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.Do(context.Background(), o.reqs, nil) }
 	case n == 18 && b.rnd.IntN(2) == 0:
 		o.run = func(lim decider, o *outcome) { o.err = lim.Reset(r.Key) }
 	case n == 19 && b.rnd.IntN(4) == 0:
@@ -121,12 +120,12 @@ func (b *both) draw(given bool) operation {
 			return b.draw(given) // only memory can hold it
 		}
 		until := b.clock.now().Add(time.Duration(b.rnd.Int64N(int64(time.Minute))) - 10*time.Second)
-		o.run = func(lim decider, o *outcome) { o.err = lim.Hold(r.Key, until) }
+		o.run = func(lim decider, o *outcome) {
+			end, err := lim.Hold(r.Key, until)
+			o.end, o.err = end.UnixNano(), err
+		}
 		if b.rnd.IntN(2) == 0 {
-			o.run = func(lim decider, o *outcome) {
-				end, err := lim.ExtendHold(r.Key, until)
-				o.end, o.err = end.UnixNano(), err
-			}
+			o.run = func(lim decider, o *outcome) { o.err = lim.Release(r.Key) }
 		}
 	default:
 		return b.draw(given)

@@ -287,7 +287,7 @@ func TestHoldWhileAway(t *testing.T) {
 	l := c.node(t, limits, opts)
 	elsewhere := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Prefix, o.Now = opts.Prefix, clock.now })
 	until := clock.now().Add(time.Hour)
-	require.NoError(t, elsewhere.Hold(key, until))
+	require.NoError(t, errorOf(elsewhere.Hold(key, until)))
 	heldHere := func(want bool) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -452,9 +452,9 @@ func TestSetLimitsWhileAway(t *testing.T) {
 	require.Equal(t, int64(1), d.Remaining)
 }
 
-// A SpendUpTo with a small Limit of its own sees, and remembers, how empty the
+// A request with UpTo and a small Limit of its own sees, and remembers, how empty the
 // bucket is by the configured limit.
-func TestSpendUpToWithLimitSees(t *testing.T) {
+func TestUpToWithLimitSees(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	_, prefix := commonServer(t)
@@ -466,9 +466,9 @@ func TestSpendUpToWithLimitSees(t *testing.T) {
 	require.NoError(t, err)
 	for _, server := range []string{"there", "away"} {
 		for range 2 {
-			taken, d, err := another.SpendUpToRequest(stint.Request{Key: key, Cost: 1, Limit: stint.PerSecond(1)})
+			d, err := another.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.PerSecond(1), Mode: stint.UpTo})
 			require.NoError(t, err)
-			require.Zero(t, taken, server)
+			require.Zero(t, d.Taken, server)
 			require.Greater(t, d.RetryAfter, 59*time.Minute, server)
 			clock.pass(time.Second)
 		}

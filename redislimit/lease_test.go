@@ -54,7 +54,7 @@ func TestLeasedAlone(t *testing.T) {
 	for i := range int64(800) {
 		d, err := l.Spend(key, 1)
 		require.NoError(t, err)
-		require.Equal(t, stint.Decision{Allowed: true, Key: key, Limit: leasedLimit(stint.PerHour(800)),
+		require.Equal(t, stint.Decision{Allowed: true, Taken: 1, Key: key, Limit: leasedLimit(stint.PerHour(800)),
 			Remaining: 799 - i, ResetAfter: time.Duration(i+1) * time.Hour / 800}, d)
 		l.settled(t)
 		require.LessOrEqual(t, l.inHand(key), int64(100), "an eighth")
@@ -215,6 +215,8 @@ func TestLeasedOthers(t *testing.T) {
 	require.Equal(t, before, c.calls.Load(), "no trip")
 	spent, err := l.Spend(key, 50)
 	require.NoError(t, err)
+	require.EqualValues(t, 50, spent.Taken)
+	spent.Taken = 0
 	require.Equal(t, spent, d)
 	l.settled(t)
 	used += 50
@@ -231,7 +233,7 @@ func TestLeasedOthers(t *testing.T) {
 	require.Equal(t, 1000-used-hand+5, l.remaining(t, key))
 	require.Equal(t, hand, l.inHand(key))
 
-	require.NoError(t, l.Hold(key, clock.now().Add(time.Minute)))
+	require.NoError(t, errorOf(l.Hold(key, clock.now().Add(time.Minute))))
 	require.Zero(t, l.inHand(key))
 	d, err = l.Spend(key, 1)
 	require.NoError(t, err)
@@ -242,7 +244,7 @@ func TestLeasedOthers(t *testing.T) {
 
 	// Another node notices at its next question, and then gives its lease back.
 	l.fill(t, key, 50)
-	require.NoError(t, peer.Hold(key, clock.now().Add(time.Minute)))
+	require.NoError(t, errorOf(peer.Hold(key, clock.now().Add(time.Minute))))
 	notices := int64(0)
 	for ; ; notices++ {
 		d, err := l.Spend(key, 1)

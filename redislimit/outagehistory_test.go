@@ -155,7 +155,7 @@ func TestRefundLeavesHold(t *testing.T) {
 	require.NoError(t, err)
 	c.mend()
 	l.comesBack(t)
-	require.NoError(t, l.Hold(key, clock.now().Add(time.Hour)))
+	require.NoError(t, errorOf(l.Hold(key, clock.now().Add(time.Hour))))
 	require.Eventually(t, func() bool {
 		b, err := l.node.Local.Bucket(away.OwnKey(key))
 		return err == nil && !b.HeldUntil.IsZero()

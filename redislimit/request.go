@@ -1,7 +1,6 @@
 package redislimit
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -39,7 +38,9 @@ func (r *request) limited() bool { return !r.limit.IsUnlimited() && !r.limit.IsB
 // request checks what it can without the server, and computes the arguments.
 func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
 	r := request{key: req.Key, cost: req.Cost, spent: req.Spent}
-	r.Mode = uint8(req.Mode)
+	if r.Mode = uint8(req.Mode); req.Mode == stint.UpTo {
+		r.Mode = uint8(stint.CheckAndSpend)
+	}
 	if req.Cost < 0 {
 		return r, fmt.Errorf("%w: %d for %s", stint.ErrNegativeCost, req.Cost, n.labeled(req.Key))
 	}
@@ -103,6 +104,14 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 
 // decision returns what the answer means.
 func (r *request) decision(op script.Op) stint.Decision {
+	d := r.state(op)
+	if d.Allowed && op == script.Spend && r.mode() != stint.CheckOnly {
+		d.Taken = r.cost
+	}
+	return d
+}
+
+func (r *request) state(op script.Op) stint.Decision {
 	d := stint.Decision{Key: r.key, Allowed: true}
 	switch {
 	case r.limit.IsUnlimited():
@@ -153,21 +162,6 @@ func (r *request) took() {
 
 // mode returns how the request takes part in a call.
 func (r *request) mode() stint.Mode { return stint.Mode(r.Mode) }
-
-// stricter reports whether a is a stricter decision than b, as package stint
-// orders them.
-func stricter(a, b *stint.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return b.Allowed
-	}
-	return cmp.Or(
-		cmp.Compare(b.RetryAfter, a.RetryAfter),
-		cmp.Compare(a.Remaining, b.Remaining),
-		cmp.Compare(b.ResetAfter, a.ResetAfter),
-		cmp.Compare(a.Key.Name, b.Key.Name),
-		cmp.Compare(a.Key.ID, b.Key.ID),
-	) < 0
-}
 
 // decisionOr returns the decision, or the zero one with an error.
 func (r *request) decisionOr(op script.Op, err error) (stint.Decision, error) {

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
 )
@@ -18,7 +17,7 @@ func TestRules(t *testing.T) {
 		t.Parallel()
 		s, prefix := commonServer(t)
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "redis", Lacks: lacks,
-			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				return opened(t, s.url, c, &Options{Prefix: fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))})
 			}})
 	})
@@ -26,7 +25,7 @@ func TestRules(t *testing.T) {
 		t.Parallel()
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
 		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "away", Lacks: append(lacks, decidertest.Holds),
-			Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				return opened(t, nowhere, c, &Options{Nodes: 1})
 			}})
 	})

@@ -131,7 +131,7 @@ func TestTimeout(t *testing.T) {
 			}
 			return after(ctx, 70*time.Millisecond, allows(1), nil)
 		})
-		require.NoError(t, timed(func() error { return l.Hold(perID.Key("a"), time.Now().Add(time.Hour)) }))
+		require.NoError(t, timed(func() error { return errorOf(l.Hold(perID.Key("a"), time.Now().Add(time.Hour))) }))
 	})
 
 	run("debts that are charged", stint.PerHour(100_000), Options{Nodes: 2}, func(t *testing.T, l *Limiter, c *staged,

@@ -62,7 +62,7 @@ func TestACL(t *testing.T) {
 	}
 	_, err = l.Refund(key.Cost(1).SpentAt(stint.JustSpent))
 	require.NoError(t, err)
-	_, err = l.ExtendHold(key, l.Now().Add(time.Hour))
+	_, err = l.Hold(key, l.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, l.Reset(key))
 	c.fail(errCut)
@@ -191,7 +191,7 @@ func TestCalendarsRefused(t *testing.T) {
 	require.ErrorIs(t, err, stint.ErrCalendar)
 	_, err = l.Refund(stint.Request{Key: key, Cost: 1, Limit: day, Spent: stint.JustSpent})
 	require.ErrorIs(t, err, stint.ErrCalendar)
-	_, _, err = l.SpendUpToRequest(stint.Request{Key: key, Cost: 1, Limit: day})
+	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day, Mode: stint.UpTo})
 	require.ErrorIs(t, err, stint.ErrCalendar)
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1}, stint.Request{Key: other.Key("a"), Cost: 1, Limit: day})
 	require.ErrorIs(t, err, stint.ErrCalendar)

@@ -97,10 +97,10 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		default:
 			return err
 		}
-		d, err = lim.Check(t.key, t.cost)
+		d, err = ask(lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
 	} else {
 		t.spent = lim.Now()
-		if d, err = lim.Spend(t.key, t.cost); d.Allowed {
+		if d, err = ask(lim, t.key.Cost(t.cost)); d.Allowed {
 			return err
 		}
 		if d.Limit.IsBlocked() {
@@ -111,6 +111,11 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		return err
 	}
 	return &QuotaError{Key: t.key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+}
+
+// ask makes a call of one request.
+func ask(lim stint.Decider, req stint.Request) (stint.Decision, error) {
+	return lim.Do(context.Background(), []stint.Request{req}, nil)
 }
 
 // Refund returns the tokens of a request that no server can have seen, except
@@ -165,7 +170,7 @@ func (t *Turn) Obey(a Answer) error {
 	if a.Wait <= 0 {
 		return nil
 	}
-	_, err := c.Limiter.ExtendHold(t.key, now.Add(min(a.Wait, most)))
+	_, err := c.Limiter.Hold(t.key, now.Add(min(a.Wait, most)))
 	return err
 }
 
@@ -227,10 +232,11 @@ func (c *Client) endBackOff(t *Turn) error {
 	if !ok {
 		return nil
 	}
-	d, err := c.Limiter.Check(t.key, 0)
+	d, err := ask(c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
 	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
-	_, _, err = truecost.SpendUpTo(c.Limiter, t.key, int64(last.total/d.Limit.Interval()))
+	back := int64(last.total / d.Limit.Interval())
+	_, err = ask(c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
 	return err
 }

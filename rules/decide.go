@@ -128,7 +128,7 @@ func (d *Door) stamp(parts []Part) {
 // decides reports whether the rule takes part in the decision of the Limiter.
 func (a *Part) decides() bool { return !a.Shadow && a.state == pending }
 
-// asked has the arguments of a request for several buckets. A Decider may keep
+// asked has the arguments of a call. A Decider may keep
 // them until the call returns.
 type asked struct {
 	reqs []stint.Request
@@ -139,42 +139,16 @@ var askedPool = sync.Pool{New: func() any { return new(asked) }}
 
 // spend decides on the rules that can deny, in one call, and returns the
 // strictest decision.
-func (d *Door) spend(ctx context.Context, parts []Part) (strictest stint.Decision, err error) {
-	var one *Part
-	n := 0
-	for i := range parts {
-		if parts[i].decides() {
-			one, n = &parts[i], n+1
-		}
-	}
-	switch {
-	case n == 0:
-		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
-	case n > 1:
-		return d.spendTogether(ctx, parts)
-	case one.rule.Count != nil:
-		strictest, err = d.lim.Check(one.RuleKey, one.Cost)
-	default:
-		strictest, err = d.lim.SpendContext(ctx, one.RuleKey, one.Cost)
-	}
-	if err == nil {
-		d.decided(one, &strictest, strictest.Allowed)
-	}
-	return strictest, err
-}
-
-// spendTogether is spend for several rules.
-func (d *Door) spendTogether(ctx context.Context, parts []Part) (stint.Decision, error) {
+func (d *Door) spend(ctx context.Context, parts []Part) (stint.Decision, error) {
 	q := askedPool.Get().(*asked)
 	defer q.free()
 	for i := range parts {
 		if a := &parts[i]; a.decides() {
-			req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
-			if a.rule.Count != nil {
-				req.Mode = stint.CheckOnly
-			}
-			q.reqs = append(q.reqs, req)
+			q.reqs = append(q.reqs, a.request())
 		}
+	}
+	if len(q.reqs) == 0 {
+		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
 	strictest, err := onetotal.Spend(ctx, d.lim, q.reqs, q.ds)
@@ -191,6 +165,23 @@ func (d *Door) spendTogether(ctx context.Context, parts []Part) (stint.Decision,
 	return strictest, nil
 }
 
+// request returns what a rule asks the Limiter for.
+func (a *Part) request() stint.Request {
+	req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
+	if a.rule.Count != nil {
+		req.Mode = stint.CheckOnly
+	}
+	return req
+}
+
+// ask makes a call of one request.
+func (d *Door) ask(ctx context.Context, req stint.Request) (stint.Decision, error) {
+	q := askedPool.Get().(*asked)
+	defer q.free()
+	q.reqs = append(q.reqs, req)
+	return d.lim.Do(ctx, q.reqs, nil)
+}
+
 // free returns q to the pool.
 func (q *asked) free() {
 	clear(q.reqs)
@@ -201,17 +192,16 @@ func (q *asked) free() {
 
 // learn sets the decision of a Shadow rule, which spends only if the other
 // rules allowed the request.
-func (d *Door) learn(ctx context.Context, a *Part, allowed bool) (err error) {
-	var decision stint.Decision
-	if allowed && a.rule.Count == nil {
-		decision, err = d.lim.SpendContext(ctx, a.RuleKey, a.Cost)
-		allowed = decision.Allowed
-	} else {
-		decision, err = d.lim.Check(a.RuleKey, a.Cost)
+func (d *Door) learn(ctx context.Context, a *Part, allowed bool) error {
+	req := a.request()
+	if !allowed {
+		req.Mode = stint.CheckOnly
 	}
+	decision, err := d.ask(ctx, req)
 	if err != nil {
 		return err
 	}
+	allowed = allowed && (decision.Allowed || a.rule.Count != nil)
 	d.decided(a, &decision, allowed)
 	return nil
 }

@@ -153,7 +153,7 @@ func (p *Pass) in(a *Part, s state) bool {
 // count spends the tokens of a rule that counts the outcome.
 func (p *Pass) count(a *Part) (Decision, error) {
 	begun := p.door.lim.Now().UnixNano()
-	d, err := p.door.lim.Spend(a.RuleKey, a.Cost)
+	d, err := p.door.ask(context.Background(), a.RuleKey.Cost(a.Cost))
 	if err != nil {
 		return Decision{}, err
 	}
@@ -191,7 +191,7 @@ func (p *Pass) refund(outcome int, report func(error)) {
 		return
 	}
 	for _, a := range back {
-		d, err := p.door.lim.Check(a.RuleKey, 0)
+		d, err := p.door.ask(context.Background(), stint.Request{Key: a.RuleKey, Mode: stint.CheckOnly})
 		if err != nil {
 			report(err)
 			continue

@@ -15,7 +15,7 @@ import (
 func TestRules(t *testing.T) {
 	t.Parallel()
 	rulestest.Run(t, rulestest.Direct, &decidertest.Subject{Name: "limiter",
-		Open: func(t testing.TB, c decidertest.Config) (stint.Decider, error) {
+		Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 			return stint.New(stint.NewMemStore(), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000})
 		}})
 }

@@ -33,10 +33,10 @@ type decideFlags struct {
 // decider is a Limiter, or the program that has the file.
 type decider interface {
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
-	SpendUpToRequest(req stint.Request) (taken int64, d stint.Decision, err error)
 	Refund(reqs ...stint.Request) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
-	Hold(key stint.Key, until time.Time) error
+	Hold(key stint.Key, until time.Time) (end time.Time, err error)
+	Release(key stint.Key) error
 	Bucket(key stint.Key) (stint.Bucket, error)
 	Now() time.Time
 	Flush() error

@@ -140,7 +140,8 @@ func (f *holdFlags) label() string {
 	return f.name
 }
 
-// change holds the bucket of an id until a time, and returns how it was before
+// change holds the bucket of an id until a time, or ends its hold if the time is
+// zero, and returns how it was before
 // and how it is after that.
 func (f *holdFlags) change(id string, until func(decider) time.Time) (before, after stint.Bucket, err error) {
 	if id != "" || f.name == "" { // a stint.Shared limit has one bucket, without an id
@@ -157,7 +158,14 @@ func (f *holdFlags) change(id string, until func(decider) time.Time) (before, af
 		if before, err = l.Bucket(key); err != nil {
 			return err
 		}
-		if err = l.Hold(key, until(l)); err == nil {
+		end := until(l)
+		if end.Before(before.HeldUntil) { // Hold shortens none
+			err = l.Release(key)
+		}
+		if err == nil && !end.IsZero() {
+			_, err = l.Hold(key, end)
+		}
+		if err == nil {
 			after, err = l.Bucket(key)
 		}
 		return err

@@ -30,8 +30,8 @@ func TestList(t *testing.T) {
 		require.NoError(t, err)
 		left[key.ID] = d.Remaining
 	}
-	require.NoError(t, limiter.Hold(stint.Name(1).Key("x"), time.Now().Add(100*time.Hour)))
-	require.NoError(t, limiter.Hold(stint.Name(2).Key("full"), time.Now().Add(100*time.Hour)))
+	require.NoError(t, errorOf(limiter.Hold(stint.Name(1).Key("x"), time.Now().Add(100*time.Hour))))
+	require.NoError(t, errorOf(limiter.Hold(stint.Name(2).Key("full"), time.Now().Add(100*time.Hour))))
 	require.NoError(t, limiter.Close())
 	before, err := os.ReadFile(db)
 	require.NoError(t, err)
@@ -95,3 +95,6 @@ func TestResetAll(t *testing.T) {
 	}
 	assert.Contains(t, runArgs(t, "list", "--db", db).stdout, "alice")
 }
+
+// errorOf returns the error of a call that has another result, too.
+func errorOf(_ any, err error) error { return err }

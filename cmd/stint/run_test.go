@@ -67,7 +67,7 @@ func TestRunHeld(t *testing.T) {
 	require.NoError(t, err)
 	l, err := stint.Open(db, limits, nil)
 	require.NoError(t, err)
-	require.NoError(t, l.Hold(stint.Name(1).Key("a"), time.Now().Add(time.Hour)))
+	require.NoError(t, errorOf(l.Hold(stint.Name(1).Key("a"), time.Now().Add(time.Hour))))
 	require.NoError(t, l.Close())
 	r := runArgs(t, "run", "--wait", "--timeout", "59m", "--db", db, "--limit", "1/1h", "a", "--", "echo")
 	assert.Equal(t, 75, r.status)

@@ -155,7 +155,12 @@ func (c *serveConn) hold(args [][]byte) {
 		c.failed(err)
 		return
 	}
-	c.done(c.server.limiter.Hold(key, c.server.limiter.Now().Add(period)))
+	if period <= 0 {
+		c.done(c.server.limiter.Release(key))
+		return
+	}
+	_, err = c.server.limiter.Hold(key, c.server.limiter.Now().Add(period))
+	c.done(err)
 }
 
 // wait is STINT.WAIT. Only this connection waits. As with BLPOP, zero seconds are

@@ -29,8 +29,8 @@ nothing from a bucket that is held or has a queue.`,
 
 // spendUpTo spends as many tokens as there are, up to the cost.
 func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
-	_, d, err := l.SpendUpToRequest(r)
-	return d, err
+	r.Mode = stint.UpTo
+	return l.SpendAll(r)
 }
 
 // forced spends without a decision. It moves the TAT no further than an empty

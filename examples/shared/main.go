@@ -77,9 +77,10 @@ func run(args []string) (err error) {
 		if err != nil {
 			return err
 		}
-		return limiter.Hold(key, limiter.Now().Add(d))
+		_, err = limiter.Hold(key, limiter.Now().Add(d))
+		return err
 	case args[0] == "unban":
-		return limiter.Hold(key, limiter.Now())
+		return limiter.Release(key)
 	}
 	return fmt.Errorf("no such command: %q; %s", args, usage)
 }

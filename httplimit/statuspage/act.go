@@ -80,16 +80,18 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch action {
 	case actReset:
-		err = p.lim.Reset(key)
+		err = p.changes.Reset(key)
 	case actEnd:
-		err = p.lim.Hold(key, time.Time{})
+		err = p.changes.Release(key)
 	case actHold:
 		period, wrong := time.ParseDuration(r.PostFormValue("for"))
 		if wrong != nil || period <= 0 {
 			http.Error(w, `Want the length of the hold as the parameter "for", such as for=24h.`, http.StatusBadRequest)
 			return
 		}
-		err = p.lim.Hold(key, p.lim.Now().Add(period))
+		if err = p.changes.Release(key); err == nil { // Hold shortens none
+			_, err = p.lim.Hold(key, p.lim.Now().Add(period))
+		}
 	default:
 		http.Error(w, "Nothing to do: want the parameter reset, hold or end.", http.StatusBadRequest)
 		return

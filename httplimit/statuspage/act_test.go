@@ -93,7 +93,7 @@ func TestPageActions(t *testing.T) {
 	t.Run("not allowed", func(t *testing.T) {
 		p := New(lim, nil)
 		token := p.bucketID(client).Token
-		require.NoError(t, lim.Hold(client, lim.Now().Add(time.Hour)))
+		require.NoError(t, errorOf(lim.Hold(client, lim.Now().Add(time.Hour))))
 		for _, action := range []string{"reset=", "for=1h&hold=", "end="} {
 			require.Equal(t, 403, post(p, action+token, fromPage...).Code)
 			require.Equal(t, 403, get(p, "?"+action+token).Code)
@@ -155,7 +155,7 @@ func TestPageSearch(t *testing.T) {
 	lim, clock := newLimiter(t, nil, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	p := New(lim, &Options{AllowReset: true})
 	require.True(t, lim.Allow(client))
-	require.NoError(t, lim.Hold(off.Key(client.ID), clock.now().Add(time.Hour)))
+	require.NoError(t, errorOf(lim.Hold(off.Key(client.ID), clock.now().Add(time.Hour))))
 	for _, id := range []string{"192.0.2.1", "::ffff:192.0.2.1"} {
 		res := get(p, "?id="+id)
 		require.Empty(t, res.Header().Get("Refresh"))
@@ -178,7 +178,7 @@ func TestPageSearch(t *testing.T) {
 		require.NoError(t, err)
 		defer lim.Close()
 		p := New(lim, nil)
-		require.NoError(t, lim.Hold(stint.Name(1).Key(""), lim.Now().Add(time.Hour)))
+		require.NoError(t, errorOf(lim.Hold(stint.Name(1).Key(""), lim.Now().Add(time.Hour))))
 		require.Contains(t, get(p, "").Body.String(), `<a class="id" href="?id=">everyone</a>`)
 		require.Contains(t, get(p, "?id=").Body.String(), "everyone</span> · 5 per minute")
 	})

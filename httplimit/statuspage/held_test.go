@@ -26,7 +26,7 @@ func TestReportHeld(t *testing.T) {
 		Key: httplimit.ByIP(perAddress), LockOut: time.Hour, LockOutMax: 24 * time.Hour,
 	})
 	require.Equal(t, 429, ask(6, ""))
-	require.NoError(t, lim.Hold(perKey.Key("short"), clock.now().Add(time.Minute)))
+	require.NoError(t, errorOf(lim.Hold(perKey.Key("short"), clock.now().Add(time.Minute))))
 	require.NoError(t, lim.Close())
 	clock.pass(20 * time.Minute)
 	lim = open()
@@ -55,7 +55,7 @@ func TestReportManyHeld(t *testing.T) {
 	require.NotContains(t, get(p, "").Body.String(), "<h2>Held</h2>")
 	const n = 5 * shownHolds / 2
 	for i := range n {
-		require.NoError(t, lim.Hold(perKey.Key(fmt.Sprint("held-", i)), clock.now().Add(time.Duration(i+1)*time.Minute)))
+		require.NoError(t, errorOf(lim.Hold(perKey.Key(fmt.Sprint("held-", i)), clock.now().Add(time.Duration(i+1)*time.Minute))))
 	}
 	require.True(t, lim.Allow(client))
 	for range 7 { // 5 tokens, then the queue

@@ -4,6 +4,7 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/json"
+	"iter"
 	"net/http"
 	"sync"
 	"time"
@@ -21,13 +22,30 @@ type Options struct {
 	HideIDs bool
 
 	// AllowReset lets everyone who sees the page refill a bucket, hold it and
-	// end its hold. The page asks first.
+	// end its hold. The page asks first. The Limiter then needs the methods Release
+	// and Reset of a *stint.Limiter, too.
 	AllowReset bool
+}
+
+// Limiter is what a Page shows: a *stint.Limiter, or a *hostlimit.Limiter.
+type Limiter interface {
+	stint.Decider
+	Durability() stint.Durability
+	Health() error
+	Held() iter.Seq[stint.Held]
+	Stats() stint.Stats
+}
+
+// operator is what the page needs to change buckets.
+type operator interface {
+	Release(key stint.Key) error
+	Reset(keys ...stint.Key) error
 }
 
 // A Page is an http.Handler that shows what the limits of a Limiter do.
 type Page struct {
-	lim     stint.Operator
+	lim     Limiter
+	changes operator // nil if lim has no such methods
 	opts    Options
 	secret  []byte      // of the digits that stand for ids
 	sealer  cipher.AEAD // of tokens
@@ -76,12 +94,17 @@ type Page struct {
 //
 // The page shows ids, and may reset and hold buckets. Serve it only to operators
 // who may do that.
-func New(lim stint.Operator, opts *Options) *Page {
+func New(lim Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
 	}
+	changes, _ := lim.(operator)
+	if opts != nil && opts.AllowReset && changes == nil {
+		panic("statuspage: New: AllowReset, and a Limiter without Release and Reset")
+	}
 	p := &Page{
 		lim:      lim,
+		changes:  changes,
 		secret:   make([]byte, 32),
 		sealer:   newSealer(),
 		origin:   http.NewCrossOriginProtection(),

@@ -2,6 +2,7 @@ package statuspage
 
 import (
 	"cmp"
+	"context"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -225,7 +226,8 @@ func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) l
 // bucket returns the state of a bucket, and false if the bucket has no limit or
 // cannot be read.
 func (p *Page) bucket(key stint.Key) (bucketReport, bool) {
-	d, err := p.lim.Check(key, 1)
+	ask := stint.Request{Key: key, Cost: 1, Mode: stint.CheckOnly}
+	d, err := p.lim.Do(context.Background(), []stint.Request{ask}, nil)
 	if err != nil || d.Limit.Count == 0 && d.Allowed {
 		return bucketReport{}, false
 	}

@@ -63,7 +63,7 @@ func TestReportFullestFirst(t *testing.T) {
 	clock.pass(36 * time.Second)
 	ask(3, "fuller")
 	ask(1, "held")
-	require.NoError(t, lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour)))
+	require.NoError(t, errorOf(lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour))))
 	var ids []string
 	for _, b := range p.report().limit("key").Fullest {
 		ids = append(ids, b.ID)
@@ -305,7 +305,7 @@ func TestHideIDs(t *testing.T) {
 	p.observe(nil, allowed(perKey.Key("unreadable")))
 	require.False(t, lim.Allow(perKey.Key("unreadable")))
 	require.ErrorContains(t, lim.Health(), "unreadable")
-	require.NoError(t, lim.Hold(client, lim.Now().Add(time.Hour)))
+	require.NoError(t, errorOf(lim.Hold(client, lim.Now().Add(time.Hour))))
 	for _, query := range []string{"?", "?format=json", "?format=prometheus", "?id=" + client.ID,
 		"?reset=" + p.bucketID(client).Token} {
 		body := get(p, query).Body.String()

@@ -34,7 +34,7 @@ func TestPageOfASharedFile(t *testing.T) {
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
 	require.Equal(t, 200, ask(5, ""))
 	require.Equal(t, 429, ask(1, ""))
-	require.NoError(t, owner.Hold(client, owner.Now().Add(time.Hour)))
+	require.NoError(t, errorOf(owner.Hold(client, owner.Now().Add(time.Hour))))
 	rep := p.report()
 	require.True(t, rep.Healthy)
 	require.EqualValues(t, 5, rep.limit("address").Allowed)

@@ -54,9 +54,9 @@ func caseClosedUnder(e *env) {
 		if e.subject.Reopen == nil {
 			continue
 		}
-		d, err := e.subject.Reopen(e.T, e.Decider)
+		d, err := e.subject.Reopen(e.T, e.Limiter)
 		require.NoError(e, err)
-		e.Decider = d
+		e.Limiter = d
 		for _, c := range calls {
 			if c.check != nil {
 				c.check(e, c.done, c.last)
@@ -68,7 +68,7 @@ func caseClosedUnder(e *env) {
 // callsUntilClosed returns calls by their names. Each has buckets of its own.
 func (e *env) callsUntilClosed(limits *stint.Limits) map[string]*call {
 	const before = 1e9 // spent, for Refund
-	d, now := e.Decider, e.clock.now()
+	d, now := e.Limiter, e.clock.now()
 	// spent requires that a bucket lacks what was spent, and no more than that, unless
 	// the answer to the last call was lost, or the tokens are in a lease.
 	spent := func(key stint.Key) func(e *env, done int64, last error) {
@@ -134,7 +134,8 @@ func (e *env) callsUntilClosed(limits *stint.Limits) map[string]*call {
 	e.spend(plain.Key("refund"), before)
 	if e.subject.has(Holds) {
 		calls["Hold"] = &call{do: func(n int) (bool, error) {
-			return true, d.Hold(other.Key("hold"), now.Add(time.Duration(n+1)*time.Minute))
+			_, err := d.Hold(other.Key("hold"), now.Add(time.Duration(n+1)*time.Minute))
+			return true, err
 		}, check: func(e *env, done int64, last error) {
 			b, err := e.Bucket(other.Key("hold"))
 			require.NoError(e, err)
@@ -142,6 +143,9 @@ func (e *env) callsUntilClosed(limits *stint.Limits) map[string]*call {
 			require.GreaterOrEqual(e, held, done)
 			require.LessOrEqual(e, held, done+lost(last))
 		}}
+	}
+	if e.subject.has(Holds) {
+		calls["Release"] = &call{do: func(int) (bool, error) { return false, d.Release(other.Key("released")) }}
 	}
 	if m, ok := d.(interface{ Reset(...stint.Key) error }); ok && e.subject.has(Holds) {
 		calls["Reset"] = &call{do: func(int) (bool, error) { return false, m.Reset(plain.Key("reset")) }}

@@ -72,13 +72,10 @@ func caseErrors(e *env) {
 				require.Equal(e, make([]stint.Decision, len(more)), ds, "an error never comes with permission")
 				if !errors.Is(want, stint.ErrCostOverBurst) {
 					d, err = e.Refund(justSpent(more)...)
-					require.ErrorIs(e, err, want, "RefundAll %+v", more)
+					require.ErrorIs(e, err, want, "Refund %+v", more)
 					require.Zero(e, d)
 				}
 			}
-			d, err = e.SpendContext(e.Context(), req.Key, req.Cost)
-			require.ErrorIs(e, err, want, "SpendContext %+v", req)
-			require.Zero(e, d)
 			ds := []stint.Decision{full}
 			d, err = e.Do(e.Context(), []stint.Request{req}, ds)
 			require.ErrorIs(e, err, want, "Do %+v", req)
@@ -90,10 +87,8 @@ func caseErrors(e *env) {
 			if name == "ErrUnknownName" || name == "ErrInvalidID" {
 				_, err = e.Bucket(req.Key)
 				require.ErrorIs(e, err, want, "Bucket %+v", req)
-				require.ErrorIs(e, e.Hold(req.Key, e.clock.now().Add(time.Hour)), want, "Hold %+v", req)
-				until, err := e.ExtendHold(req.Key, e.clock.now().Add(time.Hour))
-				require.ErrorIs(e, err, want, "ExtendHold %+v", req)
-				require.Zero(e, until)
+				require.ErrorIs(e, errorOf(e.Hold(req.Key, e.clock.now().Add(time.Hour))), want, "Hold %+v", req)
+				require.ErrorIs(e, e.Release(req.Key), want, "Release %+v", req)
 			}
 		}
 	}
@@ -118,17 +113,14 @@ func caseNotDurable(e *env) {
 	e.openOwn()
 	used := plain.Key("used")
 	e.spend(used, 6)
-	e.subject.Break(e.T, e.Decider)
+	e.subject.Break(e.T, e.Limiter)
 	e.noticed()
-	require.ErrorIs(e, e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour)), stint.ErrNotDurable, "at every level")
-	until, err := e.ExtendHold(plain.Key("a"), e.clock.now().Add(time.Hour))
-	require.ErrorIs(e, err, stint.ErrNotDurable)
-	require.Zero(e, until)
+	require.ErrorIs(e, errorOf(e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour))), stint.ErrNotDurable, "at every level")
 	require.True(e, e.check(plain.Key("a"), 0).Allowed, "it is not held")
 	if e.level < stint.Leased {
 		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
 		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))
-		_, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
+		_, err := e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
 		require.NoError(e, err)
 		require.EqualValues(e, 2, e.left(used))
 		return
@@ -136,9 +128,6 @@ func caseNotDurable(e *env) {
 	d, err := e.Spend(plain.Key("a"), 1)
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.ErrorIs(e, err, stint.ErrGone, "the reason")
-	require.Zero(e, d)
-	d, err = e.SpendContext(e.Context(), plain.Key("a"), 1)
-	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))), stint.ErrNotDurable)
 	d, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
@@ -157,7 +146,7 @@ func caseNotDurable(e *env) {
 // noticed waits until a save has noticed that the store is broken.
 func (e *env) noticed() {
 	for n := 0; ; n++ {
-		if err := e.Hold(other.Key(fmt.Sprint(n)), e.clock.now().Add(time.Hour)); err != nil {
+		if _, err := e.Hold(other.Key(fmt.Sprint(n)), e.clock.now().Add(time.Hour)); err != nil {
 			require.ErrorIs(e, err, stint.ErrNotDurable)
 			return
 		}
@@ -174,9 +163,9 @@ func caseSettleNotDurable(e *env) {
 	key := plain.Key("a")
 	b := settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
 	require.True(e, e.spend(key, 3).Allowed)
-	e.subject.Break(e.T, e.Decider)
+	e.subject.Break(e.T, e.Limiter)
 	e.noticed()
-	short, _, err := b.Replace(e.Decider, 5)
+	short, _, err := b.Replace(e.Limiter, 5)
 	if e.level < stint.Leased {
 		require.NoError(e, err)
 		require.Zero(e, short)
@@ -186,7 +175,7 @@ func caseSettleNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.EqualValues(e, 2, short)
 	require.EqualValues(e, 3, e.left(key))
-	short, _, err = b.Replace(e.Decider, 1)
+	short, _, err = b.Replace(e.Limiter, 1)
 	require.Zero(e, short)
 	if err != nil {
 		require.ErrorIs(e, err, stint.ErrNotDurable)
@@ -208,13 +197,10 @@ func caseClosed(e *env) {
 		_, err = e.Check(key, 1)
 		require.ErrorIs(e, err, stint.ErrClosed, "Check %v", key)
 		_, err = e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
-		require.ErrorIs(e, err, stint.ErrClosed, "RefundAll %v", key)
+		require.ErrorIs(e, err, stint.ErrClosed, "Refund %v", key)
 		_, err = e.Bucket(key)
 		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)
 		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), stint.ErrClosed, "Wait %v", key)
-		d, err = e.SpendContext(e.Context(), key, 1)
-		require.ErrorIs(e, err, stint.ErrClosed, "SpendContext %v", key)
-		require.Zero(e, d)
 		d, err = e.Do(e.Context(), []stint.Request{{Key: key, Cost: 1}}, nil)
 		require.ErrorIs(e, err, stint.ErrClosed, "Do %v", key)
 		require.Zero(e, d)
@@ -225,20 +211,18 @@ func caseClosed(e *env) {
 	require.Equal(e, make([]stint.Decision, 2), ds)
 	_, err = e.Do(context.Background(), nil, nil)
 	require.ErrorIs(e, err, stint.ErrClosed)
-	require.ErrorIs(e, e.Hold(plain.Key("a"), time.Now().Add(time.Hour)), stint.ErrClosed)
-	until, err := e.ExtendHold(plain.Key("a"), time.Now().Add(time.Hour))
-	require.ErrorIs(e, err, stint.ErrClosed)
-	require.Zero(e, until)
-	if m, ok := e.Decider.(interface {
+	require.ErrorIs(e, errorOf(e.Hold(plain.Key("a"), time.Now().Add(time.Hour))), stint.ErrClosed)
+	require.ErrorIs(e, e.Release(plain.Key("a")), stint.ErrClosed)
+	if m, ok := e.Limiter.(interface {
 		SetOverrides(...stint.Override) error
 	}); ok {
 		require.ErrorIs(e, m.SetOverrides(stint.Override{Key: plain.Key("a"), Limit: stint.Blocked}),
 			stint.ErrClosed)
 	}
-	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
+	if m, ok := e.Limiter.(interface{ SetLimits(*stint.Limits) error }); ok {
 		require.ErrorIs(e, m.SetLimits(limits), stint.ErrClosed)
 	}
-	if m, ok := e.Decider.(interface{ Reset(...stint.Key) error }); ok {
+	if m, ok := e.Limiter.(interface{ Reset(...stint.Key) error }); ok {
 		require.ErrorIs(e, m.Reset(plain.Key("a")), stint.ErrClosed)
 	}
 	require.Same(e, limits, e.Limits())

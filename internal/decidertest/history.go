@@ -69,7 +69,7 @@ func (h *history) step() (what string, same bool) {
 		require.Equal(e, want, got)
 		return fails(wantErr, gotErr)
 	}
-	switch n := h.rand.IntN(20); {
+	switch n := h.rand.IntN(22); {
 	case n < 5:
 		e.clock.pass(time.Duration(h.rand.Int64N(int64(20 * time.Second))))
 		return "time passes", true
@@ -85,6 +85,9 @@ func (h *history) step() (what string, same bool) {
 		reqs := make([]stint.Request, 1+h.rand.IntN(4))
 		for i := range reqs {
 			reqs[i] = h.request()
+		}
+		if len(reqs) == 1 && h.rand.IntN(4) == 0 {
+			reqs[0].Mode = stint.UpTo
 		}
 		want, got := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
 		wantD, wantErr := h.model.Do(context.Background(), reqs, want)
@@ -108,7 +111,12 @@ func (h *history) step() (what string, same bool) {
 	if key.Name == off || key.ID == "free" || !e.subject.has(Holds) {
 		return "no hold", true // not all Deciders have it
 	}
+	if h.rand.IntN(3) == 0 {
+		return "Release", fails(h.model.Release(key), e.Release(key))
+	}
 	until := e.clock.now().Add(time.Duration(h.rand.Int64N(int64(time.Minute))) - 20*time.Second)
-	wantErr, gotErr := h.model.Hold(key, until), e.Hold(key, until)
+	want, wantErr := h.model.Hold(key, until)
+	got, gotErr := e.Hold(key, until)
+	require.True(e, want.Equal(got), "held until %v, want %v", got, want)
 	return "Hold", fails(wantErr, gotErr)
 }

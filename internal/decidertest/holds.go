@@ -65,15 +65,16 @@ func caseHoldTogether(e *env) {
 	require.Equal(e, time.Hour, d.RetryAfter, "a given limit is held, too")
 }
 
-func caseHoldReplaced(e *env) {
+func caseHoldReleased(e *env) {
 	e.open()
 	key := plain.Key("a")
-	for _, d := range []time.Duration{time.Hour, 2 * time.Hour, time.Minute} {
-		e.hold(key, d)
-		e.heldFor(key, d)
-	}
-	e.hold(key, 0)
+	e.hold(key, 2*time.Hour)
+	e.heldFor(key, 2*time.Hour)
+	e.hold(key, time.Minute)
+	e.heldFor(key, 2*time.Hour)
+	require.NoError(e, e.Release(key))
 	require.True(e, e.check(key, 1).Allowed)
+	require.NoError(e, e.Release(key), "it is not held")
 	b, err := e.Bucket(key)
 	require.NoError(e, err)
 	require.True(e, b.HeldUntil.IsZero())
@@ -83,7 +84,7 @@ func caseHoldUnlimited(e *env) {
 	e.open()
 	for _, key := range []stint.Key{off.Key("a"), plain.Key("free")} {
 		if !e.subject.has(HeldFreeIDs) {
-			require.Error(e, e.Hold(key, e.clock.now().Add(time.Hour)))
+			require.Error(e, errorOf(e.Hold(key, e.clock.now().Add(time.Hour))))
 			require.True(e, e.spend(key, 1).Allowed)
 			continue
 		}
@@ -98,19 +99,23 @@ func caseHoldFar(e *env) {
 	e.open()
 	key := plain.Key("a")
 	e.hold(key, time.Hour)
-	require.NoError(e, e.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+	require.NoError(e, errorOf(e.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))))
 	require.Greater(e, e.spend(key, 1).RetryAfter, 130*365*24*time.Hour)
-	require.NoError(e, e.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC)))
+	require.NoError(e, errorOf(e.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC))))
+	require.False(e, e.spend(key, 1).Allowed)
+	require.NoError(e, e.Release(key))
 	require.True(e, e.spend(key, 1).Allowed)
-	require.NoError(e, e.Hold(key, time.Time{}))
+	end, err := e.Hold(key, time.Time{})
+	require.NoError(e, err)
+	require.Zero(e, end)
 	require.True(e, e.spend(key, 1).Allowed)
 }
 
-func caseExtendHold(e *env) {
+func caseHoldExtended(e *env) {
 	e.open()
 	key := plain.Key("a")
 	extend := func(d, want time.Duration) {
-		until, err := e.ExtendHold(key, e.clock.now().Add(d))
+		until, err := e.Hold(key, e.clock.now().Add(d))
 		if !e.subject.has(Holds) {
 			require.Error(e, err)
 			e.skip("%s has no holds", e.subject.Name)
@@ -125,9 +130,7 @@ func caseExtendHold(e *env) {
 	extend(-time.Hour, time.Hour)
 	e.clock.pass(time.Hour)
 	extend(time.Second, time.Second)
-	e.hold(key, time.Millisecond)
-	e.heldFor(key, time.Millisecond)
-	_, err := e.ExtendHold(stint.Name(99).Key("a"), e.Now())
+	_, err := e.Hold(stint.Name(99).Key("a"), e.Now())
 	require.ErrorIs(e, err, stint.ErrUnknownName)
 }
 
@@ -137,7 +140,7 @@ func caseHoldKinds(e *env) {
 	for _, key := range []stint.Key{plain.Key("a"), plain.Key("vip"), everyone.Key(""), queued.Key("a"), leasable.Key("a"),
 		other.Key("a")} {
 		e.hold(key, time.Minute)
-		until, err := e.ExtendHold(key, e.clock.now().Add(time.Hour))
+		until, err := e.Hold(key, e.clock.now().Add(time.Hour))
 		require.NoError(e, err)
 		require.True(e, e.clock.now().Add(time.Hour).Equal(until))
 		e.heldFor(key, time.Hour)
@@ -161,7 +164,7 @@ func caseHoldKinds(e *env) {
 func caseWaitHeld(e *env) {
 	e.openWith(usualLimits(e), nil)
 	key := plain.Key("a")
-	err := e.Hold(key, e.Now().Add(50*time.Millisecond))
+	_, err := e.Hold(key, e.Now().Add(50*time.Millisecond))
 	if !e.subject.has(Holds) {
 		require.Error(e, err)
 		e.skip("%s has no holds", e.subject.Name)
@@ -245,42 +248,41 @@ func caseWaitQueue(e *env) {
 
 func caseContexts(e *env) {
 	e.open()
-	m := method[interface {
-		SpendContext(ctx context.Context, key stint.Key, cost int64) (stint.Decision, error)
-		Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
-	}](e)
 	key := plain.Key("a")
-	d, err := m.SpendContext(e.Context(), key, 2)
-	require.NoError(e, err)
-	require.Equal(e, e.decision(key, 2*token, 0), d)
+	one := func(ctx context.Context, cost int64) (stint.Decision, error) {
+		return e.Do(ctx, []stint.Request{key.Cost(cost)}, nil)
+	}
 	ds := make([]stint.Decision, 1)
-	d, err = m.Do(e.Context(), []stint.Request{{Key: key, Cost: 1}}, ds)
+	d, err := e.Do(e.Context(), []stint.Request{key.Cost(2)}, ds)
 	require.NoError(e, err)
-	require.Equal(e, e.decision(key, 3*token, 0), d)
+	require.Equal(e, e.decision(key, 2*token, 0), e.rest(d, 2))
 	require.Equal(e, d, ds[0])
-	_, err = m.SpendContext(e.Context(), key, 7)
+	_, err = one(e.Context(), 7)
 	require.ErrorIs(e, err, stint.ErrCostOverBurst)
 	over, cancel := context.WithCancel(e.Context())
 	cancel()
-	if d, err = m.SpendContext(over, key, 1); err == nil { // it was decided in time
-		require.Equal(e, e.decision(key, 4*token, 0), d)
+	if d, err = one(over, 1); err == nil { // it was decided in time
+		require.Equal(e, e.decision(key, 3*token, 0), e.rest(d, 1))
 	} else {
 		require.ErrorIs(e, err, context.Canceled)
 		require.Zero(e, d)
 	}
 }
 
-func caseSpendUpTo(e *env) {
+// spendUpTo takes up to cost tokens.
+func (e *env) spendUpTo(key stint.Key, cost int64) stint.Decision {
+	d, err := e.Do(e.Context(), []stint.Request{{Key: key, Cost: cost, Mode: stint.UpTo}}, nil)
+	require.NoError(e, err)
+	return d
+}
+
+func caseUpTo(e *env) {
 	e.open()
-	m := method[interface {
-		SpendUpTo(key stint.Key, cost int64) (taken int64, d stint.Decision, err error)
-	}](e)
 	key := plain.Key("a")
 	spendUpTo := func(key stint.Key, cost int64) (int64, stint.Decision) {
-		taken, d, err := m.SpendUpTo(key, cost)
-		require.NoError(e, err)
+		d := e.spendUpTo(key, cost)
 		require.Equal(e, key, d.Key)
-		return taken, d
+		return d.Taken, d
 	}
 	taken, d := spendUpTo(key, 4)
 	require.EqualValues(e, 4, taken)
@@ -302,11 +304,16 @@ func caseSpendUpTo(e *env) {
 		stint.ErrNegativeCost: {Key: key, Cost: -1}, stint.ErrUnknownName: {Key: stint.Name(99).Key("a"), Cost: 1},
 		stint.ErrInvalidID: {Key: plain.Key(""), Cost: 1},
 	} {
-		taken, d, err := m.SpendUpTo(bad.Key, bad.Cost)
+		bad.Mode = stint.UpTo
+		d, err := e.Do(e.Context(), []stint.Request{bad}, nil)
 		require.ErrorIs(e, err, want)
-		require.Zero(e, taken)
 		require.Zero(e, d)
 	}
+	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
+	_, err := e.Do(e.Context(), []stint.Request{other.Key("b").Cost(1), {Key: key, Cost: 1, Mode: stint.UpTo}}, ds)
+	require.Error(e, err, "it must be alone")
+	require.Equal(e, make([]stint.Decision, 2), ds)
+	require.EqualValues(e, 4, e.left(other.Key("b")))
 }
 
 // A cost that is settled while the bucket is held, and while others queue.
@@ -318,7 +325,7 @@ func caseSettle(e *env) {
 		return settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
 	}
 	replace := func(b settle.Bound, cost, short int64) stint.Decision {
-		got, d, err := b.Replace(e.Decider, cost)
+		got, d, err := b.Replace(e.Limiter, cost)
 		require.NoError(e, err)
 		require.Equal(e, short, got)
 		return d
@@ -328,7 +335,7 @@ func caseSettle(e *env) {
 	require.EqualValues(e, 2, replace(less, 1, 0).Remaining)
 	e.clock.pass(4 * token)
 	require.EqualValues(e, 6, replace(bound(), 0, 0).Remaining)
-	_, _, err := less.Replace(e.Decider, -1)
+	_, _, err := less.Replace(e.Limiter, -1)
 	require.ErrorIs(e, err, stint.ErrNegativeCost)
 
 	held, more := bound(), bound()

@@ -54,8 +54,6 @@ func caseShares(e *env) {
 	f := floor.Key("a")
 	_, err = e.Spend(f, 1)
 	require.ErrorIs(e, err, stint.ErrShare)
-	_, err = e.SpendContext(e.Context(), f, 1)
-	require.ErrorIs(e, err, stint.ErrShare)
 	require.Equal(e, f, e.check(f, 1).Key, "a floor is only checked")
 	require.EqualValues(e, 0, e.left(f))
 	_, err = e.Refund(stint.Request{Key: f, Cost: 1, Spent: stint.JustSpent})
@@ -83,7 +81,7 @@ func caseShares(e *env) {
 		require.ErrorIs(e, err, want)
 	}
 	caseSharesHeld(e, a, b, t)
-	if m, ok := e.Decider.(interface{ SetLimits(*stint.Limits) error }); ok {
+	if m, ok := e.Limiter.(interface{ SetLimits(*stint.Limits) error }); ok {
 		names := shareNames()
 		names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5)}
 		require.Error(e, m.SetLimits(limitsOf(e, names)), "a limit keeps its Parent")
@@ -104,12 +102,12 @@ func caseSharesHeld(e *env, a, b, t stint.Key) {
 	e.hold(b, time.Hour)
 	e.heldFor(b, time.Hour)
 	require.True(e, e.spend(a, 1).Allowed, "a hold on a share holds no other")
-	until, err := e.ExtendHold(b, e.clock.now().Add(time.Minute))
+	until, err := e.Hold(b, e.clock.now().Add(time.Minute))
 	require.NoError(e, err)
 	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
-	e.hold(b, 0)
+	require.NoError(e, e.Release(b))
 	require.True(e, e.spend(b, 1).Allowed)
-	until, err = e.ExtendHold(t, e.clock.now().Add(time.Hour))
+	until, err = e.Hold(t, e.clock.now().Add(time.Hour))
 	require.NoError(e, err)
 	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
 	for _, key := range []stint.Key{a, b, t} {
@@ -120,13 +118,10 @@ func caseSharesHeld(e *env, a, b, t stint.Key) {
 		require.NoError(e, err)
 		require.Equal(e, key == t, !found.HeldUntil.IsZero(), "Bucket tells of its own hold")
 	}
-	taken, d, err := method[interface {
-		SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
-	}](e).SpendUpTo(b, 3)
-	require.NoError(e, err)
-	require.Zero(e, taken)
+	d = e.spendUpTo(b, 3)
+	require.Zero(e, d.Taken)
 	require.Equal(e, t, d.Key)
-	if m, ok := e.Decider.(interface{ Reset(...stint.Key) error }); ok {
+	if m, ok := e.Limiter.(interface{ Reset(...stint.Key) error }); ok {
 		require.NoError(e, m.Reset(t))
 		require.EqualValues(e, 6, e.left(t))
 		require.True(e, e.spend(b, 1).Allowed)
@@ -246,11 +241,7 @@ func caseCalendar(e *env) {
 	d, _ = e.together(stint.Request{Key: b, Cost: 4}, stint.Request{Key: other.Key("b"), Cost: 1})
 	require.Equal(e, left(), d.RetryAfter)
 	require.EqualValues(e, 4, e.left(other.Key("b")), "all or nothing")
-	taken, _, err := method[interface {
-		SpendUpTo(key stint.Key, cost int64) (int64, stint.Decision, error)
-	}](e).SpendUpTo(b, 9)
-	require.NoError(e, err)
-	require.EqualValues(e, 3, taken)
+	require.EqualValues(e, 3, e.spendUpTo(b, 9).Taken)
 }
 
 // caseCalendarOthers has calendars with given limits and with waiting callers.

@@ -22,6 +22,14 @@ type Config struct {
 	Level  stint.Durability // of limits that name none
 }
 
+// Limiter is what the suite tests: a Decider with the short forms of its calls.
+type Limiter interface {
+	stint.Decider
+	Spend(key stint.Key, cost int64) (stint.Decision, error)
+	Check(key stint.Key, cost int64) (stint.Decision, error)
+	Release(key stint.Key) error
+}
+
 // Subject is a kind of Decider.
 type Subject struct {
 	// Name is the Subject's name in messages.
@@ -29,7 +37,7 @@ type Subject struct {
 
 	// Open returns a new Decider with full buckets. The test closes it. The error
 	// is that of the function that refuses the limits.
-	Open func(t testing.TB, c Config) (stint.Decider, error)
+	Open func(t testing.TB, c Config) (Limiter, error)
 
 	// Break makes the store of a Decider fail, so that nothing becomes durable.
 	// It is nil if a Decider has no store that could fail.
@@ -37,7 +45,7 @@ type Subject struct {
 
 	// Reopen returns a Decider with the limits and the buckets of a closed one, or
 	// is nil if they are gone with it.
-	Reopen func(t testing.TB, closed stint.Decider) (stint.Decider, error)
+	Reopen func(t testing.TB, closed Limiter) (Limiter, error)
 
 	// Lacks has what the Decider does not support by design.
 	Lacks []Feature
@@ -51,7 +59,7 @@ const (
 	Shares        Feature = "shares of a total"         // Open returns ErrShare
 	Calendars     Feature = "quotas by the calendar"    // Open returns ErrCalendar
 	Queues        Feature = "queues"                    // waiting callers are not served in order, and Spend passes them
-	Holds         Feature = "holds and resets"          // Hold, ExtendHold and Reset return an error
+	Holds         Feature = "holds and resets"          // Hold, Release and Reset return an error
 	HeldFreeIDs   Feature = "holds on unlimited ids"    // Hold returns an error, and decisions pass
 	OwnClock      Feature = "the clock of decisions"    // Now goes on by the monotonic clock between decisions
 	Clamps        Feature = "limits that end waits"     // SetLimits leaves buckets as they are
@@ -71,7 +79,7 @@ type testCase struct {
 // Run runs every case at every level.
 func Run(t *testing.T, s *Subject) {
 	t.Run("methods", func(t *testing.T) {
-		for m := range reflect.TypeFor[stint.Decider]().Methods() {
+		for m := range reflect.TypeFor[Limiter]().Methods() {
 			require.True(t, slices.ContainsFunc(cases, func(c testCase) bool { return slices.Contains(c.methods, m.Name) }),
 				"no case of the suite says that it calls %s", m.Name)
 		}
@@ -100,7 +108,7 @@ func (s *Subject) runCase(t *testing.T, c *testCase, level stint.Durability, all
 	case r.skipped != "":
 		t.Skip(r.skipped)
 	case r.failed.Load():
-		all.Decider = nil // the next case has a new one
+		all.Limiter = nil // the next case has a new one
 		t.FailNow()
 	}
 }
@@ -162,14 +170,14 @@ func (c *clock) passAfter(n int64, d time.Duration) {
 // a file with syncs.
 type common struct {
 	*testing.T // of the level
-	stint.Decider
+	Limiter
 	clock *clock
 }
 
 // env is the surroundings of a case.
 type env struct {
 	*result
-	stint.Decider
+	Limiter
 	subject *Subject
 	level   stint.Durability
 	clock   *clock // nil: the system's
@@ -182,14 +190,14 @@ type env struct {
 // neither closes nor breaks it.
 func (e *env) open() {
 	c := e.common
-	if c.Decider == nil {
+	if c.Limiter == nil {
 		c.clock = newClock()
 		d, err := e.subject.Open(c.T, Config{Limits: usualLimits(e), Level: e.level, Now: c.clock.now})
 		require.NoError(e, err)
-		c.Decider = d
+		c.Limiter = d
 	}
 	c.clock.pass(48 * time.Hour)
-	e.Decider, e.clock = c.Decider, c.clock
+	e.Limiter, e.clock = c.Limiter, c.clock
 }
 
 // openOwn opens a Decider as open does, for this case alone.
@@ -200,10 +208,10 @@ func (e *env) openOwn() { e.openWith(usualLimits(e), newClock()) }
 func (e *env) openWith(limits *stint.Limits, c *clock) {
 	d, err := e.tryOpen(limits, c)
 	require.NoError(e, err)
-	e.Decider, e.clock = d, c
+	e.Limiter, e.clock = d, c
 }
 
-func (e *env) tryOpen(limits *stint.Limits, c *clock) (stint.Decider, error) {
+func (e *env) tryOpen(limits *stint.Limits, c *clock) (Limiter, error) {
 	config := Config{Limits: limits, Level: e.level}
 	if c != nil {
 		config.Now = c.now
@@ -214,9 +222,9 @@ func (e *env) tryOpen(limits *stint.Limits, c *clock) (stint.Decider, error) {
 // method returns the Decider as a type that has further methods, or skips the
 // case.
 func method[M any](e *env) M {
-	m, ok := e.Decider.(M)
+	m, ok := e.Limiter.(M)
 	if !ok {
-		e.skip("%T does not have the methods of %v", e.Decider, reflect.TypeFor[M]())
+		e.skip("%T does not have the methods of %v", e.Limiter, reflect.TypeFor[M]())
 	}
 	return m
 }
@@ -271,6 +279,17 @@ func (e *env) limitOf(key stint.Key) stint.Limit {
 func (e *env) spend(key stint.Key, cost int64) stint.Decision {
 	d, err := e.Spend(key, cost)
 	require.NoError(e, err)
+	return e.rest(d, cost)
+}
+
+// rest checks what the decision on a spend says it took, and returns the decision
+// without that.
+func (e *env) rest(d stint.Decision, cost int64) stint.Decision {
+	if !d.Allowed {
+		cost = 0
+	}
+	require.Equal(e, cost, d.Taken)
+	d.Taken = 0
 	return d
 }
 
@@ -284,6 +303,18 @@ func (e *env) together(reqs ...stint.Request) (stint.Decision, []stint.Decision)
 	ds := make([]stint.Decision, len(reqs))
 	d, err := e.Do(context.Background(), reqs, ds)
 	require.NoError(e, err)
+	for i := range ds {
+		cost := reqs[i].Cost
+		if !d.Allowed || !ds[i].Allowed || reqs[i].Mode == stint.CheckOnly {
+			cost = 0
+		}
+		require.Equal(e, cost, ds[i].Taken)
+		if ds[i].Key == d.Key && ds[i].Stricter(&d) == d.Stricter(&ds[i]) {
+			require.Equal(e, d.Taken, ds[i].Taken)
+		}
+		ds[i].Taken = 0
+	}
+	d.Taken = 0
 	return d, ds
 }
 
@@ -305,7 +336,7 @@ func (e *env) decision(key stint.Key, used, wait time.Duration) stint.Decision {
 
 // hold holds a key for a time. If the Decider has no holds, hold skips the case.
 func (e *env) hold(key stint.Key, d time.Duration) {
-	err := e.Hold(key, e.clock.now().Add(d))
+	_, err := e.Hold(key, e.clock.now().Add(d))
 	if !e.subject.has(Holds) {
 		require.Error(e, err)
 		e.skip("%s has no holds", e.subject.Name)

@@ -23,7 +23,7 @@ func caseStats(e *env) {
 	}
 	spend := func(a, b stint.Key) bool {
 		reqs := []stint.Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}}
-		d, err := onetotal.Spend(e.Context(), e.Decider, reqs, make([]stint.Decision, 2))
+		d, err := onetotal.Spend(e.Context(), e.Limiter, reqs, make([]stint.Decision, 2))
 		require.NoError(e, err)
 		return d.Allowed
 	}

@@ -27,6 +27,7 @@ func caseTogether(e *env) {
 	ds = make([]stint.Decision, 3)
 	_, err := e.Do(context.Background(), []stint.Request{{Key: a, Cost: 1}}, ds)
 	require.NoError(e, err)
+	ds[0] = e.rest(ds[0], 1)
 	require.Equal(e, []stint.Decision{e.decision(a, 6*token, 0), {}, {}}, ds, "further decisions stay")
 }
 
@@ -94,7 +95,7 @@ func caseNilDecisions(e *env) {
 	require.Equal(e, other.Key("a"), d.Key)
 	d, err = e.Do(context.Background(), []stint.Request{{Key: a, Cost: 1}}, nil)
 	require.NoError(e, err)
-	require.Equal(e, e.decision(a, 3*token, 0), d)
+	require.Equal(e, e.decision(a, 3*token, 0), e.rest(d, 1))
 	_, err = e.Do(context.Background(), make([]stint.Request, 2), make([]stint.Decision, 1))
 	require.Error(e, err, "too few decisions are a mistake")
 }
@@ -109,7 +110,7 @@ func caseNoRequests(e *env) {
 	require.Equal(e, want, d)
 }
 
-func caseRefundAll(e *env) {
+func caseRefundSeveral(e *env) {
 	e.open()
 	a, b, c := plain.Key("a"), other.Key("a"), plain.Key("c")
 	reqs := []stint.Request{{Key: a, Cost: 4}, {Key: b, Cost: 3}, {Key: c, Cost: 2, Mode: stint.CheckOnly}}
@@ -242,7 +243,7 @@ func caseSlowWait(e *env) {
 	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
 	key, spent = wait("settled")
 	b := settle.Bound{Key: key, Cost: 3, At: spent}
-	short, _, err := b.Replace(e.Decider, 0)
+	short, _, err := b.Replace(e.Limiter, 0)
 	require.NoError(e, err)
 	require.Zero(e, short)
 	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")

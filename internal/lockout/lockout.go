@@ -65,10 +65,11 @@ func Last(lim stint.Decider, key stint.Key) (length time.Duration, forgotten tim
 // remember stores the length of the last lock-out of a key, which ends at until.
 func (ru Rule) remember(lim stint.Decider, key stint.Key, length time.Duration, until time.Time) error {
 	forgotten, key := until.Add(min(ru.Max, longestMemory)), CountKey(key)
-	if err := lim.Hold(key, forgotten); err != nil {
+	if _, err := lim.Hold(key, forgotten); err != nil {
 		return err
 	}
-	return lim.Hold(CountKey(key), forgotten.Add(length))
+	_, err := lim.Hold(CountKey(key), forgotten.Add(length))
+	return err
 }
 
 // next returns the length of a lock-out. last is that of the one before, or 0.
@@ -145,7 +146,7 @@ func (ru Rule) Hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time
 	if !b.HeldUntil.Before(until) {
 		return b.HeldUntil, nil
 	}
-	end, err := lim.ExtendHold(b.Key, until) // another hold may have come
+	end, err := lim.Hold(b.Key, until) // another hold may have come
 	if err != nil || !grows {
 		return end, err
 	}

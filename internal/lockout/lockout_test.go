@@ -60,7 +60,7 @@ func TestHoldBesideAnother(t *testing.T) {
 			require.NoError(t, err)
 			defer lim.Close()
 			operators := now.Add(48 * time.Hour)
-			between := betweenCalls{lim, last, func() { require.NoError(t, lim.Hold(key, operators)) }}
+			between := betweenCalls{lim, last, func() { _, err := lim.Hold(key, operators); require.NoError(t, err) }}
 			b, err := between.Bucket(key)
 			require.NoError(t, err)
 			until, err := ru.Hold(between, b, now)
@@ -91,14 +91,9 @@ func (b *beforeCall) Bucket(key stint.Key) (stint.Bucket, error) {
 	return b.Limiter.Bucket(key)
 }
 
-func (b *beforeCall) Hold(key stint.Key, until time.Time) error {
+func (b *beforeCall) Hold(key stint.Key, until time.Time) (time.Time, error) {
 	b.step()
 	return b.Limiter.Hold(key, until)
-}
-
-func (b *beforeCall) ExtendHold(key stint.Key, until time.Time) (time.Time, error) {
-	b.step()
-	return b.Limiter.ExtendHold(key, until)
 }
 
 // Two processes that lock an id out at the same time double its lock-out once,
@@ -148,7 +143,8 @@ func TestLast(t *testing.T) {
 	defer lim.Close()
 	key := logins.Key("a")
 	ru := Rule{For: time.Hour, Max: 1<<63 - 1}
-	require.NoError(t, lim.Hold(CountKey(key), now.Add(48*time.Hour+7)))
+	_, err = lim.Hold(CountKey(key), now.Add(48*time.Hour+7))
+	require.NoError(t, err)
 	for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour} {
 		until, err := ru.Hold(lim, stint.Bucket{Key: key}, now)
 		require.NoError(t, err)

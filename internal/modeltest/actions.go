@@ -35,7 +35,7 @@ var Actions = []Action{
 	{"cancel", 25, (*World).cancel, nil},
 	{"cancel again", 15, (*World).cancelAgain, nil},
 	{"hold", 15, func(w *World) { w.hold(Hold) }, nil},
-	{"extend hold", 10, func(w *World) { w.hold(ExtendHold) }, nil},
+	{"release", 10, func(w *World) { w.hold(Release) }, nil},
 	{"raise", 20, (*World).raise, nil},
 	{"reset", 15, (*World).reset, nil},
 	{"set limits", 8, (*World).setLimits, nil},

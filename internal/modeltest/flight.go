@@ -57,10 +57,10 @@ type flightCall struct {
 
 func (c *flightCall) failed() bool { return c.done && c.reply.Failure != "" }
 
-// holds reports whether the call begins a hold or ends one. An ExtendHold that
-// asks for the past does neither.
+// holds reports whether the call begins a hold or ends one. A Hold that asks for
+// the past does neither.
 func (c *flightCall) holds() bool {
-	return c.Op == Hold || c.Op == Reset || c.Op == ExtendHold && c.hold != 0
+	return c.Op == Release || c.Op == Reset || c.Op == Hold && c.hold != 0
 }
 
 func (w *World) flight() {
@@ -114,7 +114,7 @@ func (f *flight) begin() {
 	s, l := f.states[f.key], f.l
 	exact := s.TAT.Lo == s.TAT.Hi
 	c := &flightCall{at: f.now, epoch: f.epoch, l: l, replies: make(chan Reply, 1)}
-	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Raise, Raise, Reserve, Reserve, Cancel, Cancel, Hold, ExtendHold, Reset, SetLimits,
+	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Raise, Raise, Reserve, Reserve, Cancel, Cancel, Hold, Release, Reset, SetLimits,
 		SetOverrides}
 	c.Op, c.Now, c.Reqs = ops[f.rnd.IntN(len(ops))], f.now, []Request{{Key: f.key}}
 	switch c.Op {
@@ -144,10 +144,10 @@ func (f *flight) begin() {
 		p := f.places[i]
 		c.Place, c.turn = p.id, p.turn
 		f.places, f.gone = slices.Delete(f.places, i, i+1), append(f.gone, p)
-	case Hold, ExtendHold:
-		c.Until = f.now + f.rnd.Int64N(2*l.Tau()+2) - l.Tau()/2
-		if c.hold = c.Until; c.Op == ExtendHold {
-			c.hold = max(c.hold, s.Hold)
+	case Hold, Release:
+		if c.Op == Hold {
+			c.Until = f.now + f.rnd.Int64N(2*l.Tau()+2) - l.Tau()/2
+			c.hold = max(c.Until, s.Hold)
 		}
 		if c.hold <= f.now {
 			c.hold = 0
@@ -272,7 +272,7 @@ func (f *flight) replied(c *flightCall) {
 			law.Refund(f.now, c.cost)
 			c.broken = nil
 		}
-	case ExtendHold:
+	case Hold:
 		f.require(r.Until == c.hold, "%v is held until %d, not %d", f.key, r.Until, c.hold)
 	case Reserve:
 		f.require(int64(r.Delay) >= max(0, c.turn.At-f.now), "%v: a turn in %v, not %d", f.key, r.Delay, c.turn.At-f.now)

@@ -117,7 +117,7 @@ func (w *World) cancelAgain() {
 }
 
 // hold holds a bucket, or ends its hold, and reads the new instants of its
-// turns. ExtendHold never ends a hold, nor moves its end forward.
+// turns. Hold never ends a hold, nor moves its end forward.
 func (w *World) hold(op Op) {
 	key := w.pickKey()
 	until := w.now + w.rnd.Int64N(5e9) - 1e9
@@ -126,20 +126,23 @@ func (w *World) hold(op Op) {
 		key, until = p.key, w.now+w.rnd.Int64N(2*(p.turn.At-w.now)+1)
 	}
 	s := w.states[key]
-	if op == ExtendHold && s.unseen {
+	switch {
+	case op == Release:
+		until = 0
+	case s.unseen:
 		return
 	}
 	r := w.call(Call{Op: op, Reqs: []Request{{Key: key}}, Until: until})
 	if w.refused(key, op, 0, r.Failure) {
 		return
 	}
-	if op == ExtendHold {
+	if op == Hold {
 		until = max(until, s.Hold)
 	}
 	if until <= w.now {
 		until = 0
 	}
-	if op == ExtendHold && r.Failure == "" {
+	if op == Hold && r.Failure == "" {
 		w.require(r.Until == until, "%v is held until %d, not %d", key, r.Until, until)
 		if until == 0 { // it promises nothing: a crash may bring back a hold that failed
 			return

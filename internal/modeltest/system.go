@@ -83,7 +83,7 @@ const (
 	Delay        Op = "delay"
 	Cancel       Op = "cancel"
 	Hold         Op = "hold"
-	ExtendHold   Op = "extend hold"
+	Release      Op = "release"
 	Raise        Op = "raise"
 	Reset        Op = "reset"
 	SetLimits    Op = "set limits"
@@ -123,7 +123,7 @@ type Call struct {
 	Now    int64
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: the reply of Reserve
-	Until  int64     `json:",omitempty"` // of Hold, ExtendHold and Raise
+	Until  int64     `json:",omitempty"` // of Hold and Raise
 	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
@@ -166,7 +166,7 @@ type Reply struct {
 	Resident  int64         `json:",omitempty"`
 	TAT       int64         `json:",omitempty"` // of Raise
 	Taken     int64         `json:",omitempty"` // of SpendUpTo
-	Until     int64         `json:",omitempty"` // of ExtendHold; 0 if there is no hold
+	Until     int64         `json:",omitempty"` // of Hold; 0 if there is no hold
 }
 
 // System is a limiter with a clock that each call sets.

@@ -265,7 +265,7 @@ func (w *World) takeAway() {
 		case 0:
 			w.raise()
 		case 1:
-			w.hold(Hold)
+			w.hold([]Op{Hold, Release}[w.rnd.IntN(2)])
 		case 2:
 			w.reserve()
 		case 3:

@@ -66,7 +66,7 @@ func (g *group) spend() (strictest stint.Decision, err error) {
 			_, back := Refund(g.lim, spent...)
 			return stint.Decision{}, errors.Join(err, back)
 		}
-		if n == 0 || stricter(&d, &strictest) {
+		if n == 0 || d.Stricter(&strictest) {
 			strictest = d
 		}
 		switch {
@@ -111,7 +111,9 @@ func (g *group) look() (first int, denied stint.Decision, err error) {
 		if g.reqs[i].Mode == stint.CheckOnly || !more || sum.Cost <= 0 || sum.Cost > l.Burst-kept {
 			continue
 		}
-		if d, err = g.lim.Check(sum.Key, sum.Cost); err == nil && !d.Allowed {
+		look := sum
+		look.Mode = stint.CheckOnly
+		if d, err = g.decide(i, look); err == nil && !d.Allowed {
 			d, err = g.decide(i, sum) // it counts the denial
 			if err == nil && d.Allowed {
 				_, err = g.lim.Refund(sum.SpentAt(stint.JustSpent)) // it has just got tokens
@@ -164,15 +166,4 @@ func Refund(lim stint.Decider, reqs ...stint.Request) (d stint.Decision, err err
 		d, err = one, errors.Join(err, err1)
 	}
 	return d, err
-}
-
-// stricter reports whether a says more to the caller than b.
-func stricter(a, b *stint.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if !a.Allowed {
-		return a.RetryAfter > b.RetryAfter
-	}
-	return a.Remaining < b.Remaining
 }

@@ -212,8 +212,7 @@ var tokenCases = map[string]func(e *env){
 			free -= 2
 		}
 		do := e.behind([]Rule{{Name: own, LockOut: time.Hour}})
-		_, err := e.lim.Spend(total.Key(""), free-1)
-		require.NoError(e, err)
+		e.take(total.Key(""), free-1)
 		require.True(e, do(Request{ID: "another"}), "the last token of the total")
 		require.False(e, do(Request{ID: "another"}))
 		e.requireHeld(0, "another")
@@ -235,7 +234,7 @@ var tokenCases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a", Outcome: Broken, Inside: held}))
 		e.requireLeft(each, "a")
 		e.requireHeld(2*time.Hour, "a")
-		e.hold("a", 0)
+		require.NoError(e, e.lim.Release(e.key("a")))
 		do = e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{1}, Inside: held}))
 		e.requireLeft(each-1, "a")
@@ -275,8 +274,7 @@ var tokenCases = map[string]func(e *env){
 		if !e.kind.parent {
 			e.Skip("they have no total")
 		}
-		_, err := e.lim.Spend(total.Key(""), e.kind.tokens()-3)
-		require.NoError(e, err)
+		e.take(total.Key(""), e.kind.tokens()-3)
 		require.False(e, e.behind([]Rule{{Name: own, Cost: 2}, {Name: second, Cost: 2}})(Request{ID: "a"}))
 		e.requireBucket(each, e.key("a"))
 		e.requireBucket(each, e.keyOf(second, "a"))
@@ -339,8 +337,7 @@ func (e *env) lockOut() func(want time.Duration) {
 // four tokens, if they are there.
 func (e *env) slow() {
 	e.pass(48 * time.Minute)
-	_, err := e.lim.Spend(e.key("a"), 4)
-	require.NoError(e, err)
+	e.take(e.key("a"), 4)
 	e.pass(12 * time.Minute)
 }
 

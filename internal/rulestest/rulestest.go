@@ -9,6 +9,7 @@
 package rulestest
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -169,7 +170,7 @@ type env struct {
 	testing.TB
 	kind    kind
 	subject *decidertest.Subject
-	lim     stint.Decider
+	lim     decidertest.Limiter
 	door    Door
 	clock   atomic.Int64
 }
@@ -208,7 +209,15 @@ func (e *env) keyOf(name stint.Name, id string) stint.Key {
 
 // hold is a hold by an operator.
 func (e *env) hold(id string, d time.Duration) {
-	require.NoError(e, e.lim.Hold(e.key(id), e.now().Add(d)))
+	_, err := e.lim.Hold(e.key(id), e.now().Add(d))
+	require.NoError(e, err)
+}
+
+// take spends tokens beside the requests.
+func (e *env) take(key stint.Key, n int64) {
+	e.Helper()
+	_, err := e.lim.Do(context.Background(), []stint.Request{key.Cost(n)}, nil)
+	require.NoError(e, err)
 }
 
 func (e *env) requireBucket(want int64, key stint.Key) {
@@ -329,7 +338,7 @@ func (e *env) fill(t testing.TB) {
 }
 
 // open returns a new Decider, and closes it at the end of the test.
-func (e *env) open(t *testing.T) stint.Decider {
+func (e *env) open(t *testing.T) decidertest.Limiter {
 	lim, err := e.subject.Open(t, decidertest.Config{Limits: e.kind.limits(t), Now: e.now, Level: stint.Flushed})
 	require.NoError(t, err)
 	if c, ok := lim.(interface{ Close() error }); ok {

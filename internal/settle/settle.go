@@ -2,8 +2,8 @@
 package settle
 
 import (
+	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -32,36 +32,9 @@ func (b Bound) Replace(lim stint.Decider, cost int64) (short int64, d stint.Deci
 		d, err = lim.Refund(stint.Request{Key: b.Key, Cost: -more, Spent: b.At})
 		return 0, d, err
 	case more > 0:
-		taken, d, err := SpendUpTo(lim, b.Key, more)
-		return more - taken, d, err
+		d, err = lim.Do(context.Background(), []stint.Request{{Key: b.Key, Cost: more, Mode: stint.UpTo}}, nil)
+		return more - d.Taken, d, err
 	}
-	d, err = lim.Check(b.Key, 0)
+	d, err = lim.Do(context.Background(), []stint.Request{{Key: b.Key, Mode: stint.CheckOnly}}, nil)
 	return 0, d, err
-}
-
-// SpendUpTo takes as many of cost tokens as a bucket has. Deciders of this
-// module do it at one instant. Of others it takes what one Check reports, unless
-// Spend denies it: then it tries again while Check reports fewer tokens.
-func SpendUpTo(lim stint.Decider, key stint.Key, cost int64) (taken int64, d stint.Decision, err error) {
-	type spender interface {
-		SpendUpTo(stint.Key, int64) (int64, stint.Decision, error)
-	}
-	if s, ok := lim.(spender); ok {
-		return s.SpendUpTo(key, cost)
-	}
-	for n := int64(math.MaxInt64); ; {
-		if d, err = lim.Check(key, 0); err != nil || !d.Allowed || d.Remaining == 0 {
-			return 0, d, err
-		}
-		if min(cost, d.Remaining) >= n { // Spend has denied that many
-			return 0, d, nil
-		}
-		n = min(cost, d.Remaining)
-		if d, err = lim.Spend(key, n); err != nil {
-			return 0, d, err
-		}
-		if d.Allowed {
-			return n, d, nil
-		}
-	}
 }

@@ -20,16 +20,14 @@ type Call struct {
 	Wrong  error  // ErrZone: the call cannot be carried out
 
 	// The arguments.
-	Requests []stint.Request // OpRaise, OpReserve and OpWait have one
+	Requests []stint.Request // OpReserve and OpWait have one
 	Given    []stint.Request // empty, with space for Requests that are given limits
-	Keys     []stint.Key     // OpBucket and OpHold have one
+	Keys     []stint.Key     // OpBucket, OpHold and OpRelease have one
 	Name     stint.Name
 	Names    []Named
 	Label    string
 	Until    time.Time
-	Keep     bool          // of OpHold: a longer hold stays
 	ID       int64         // of a reservation
-	UpTo     bool          // of OpSpend: fewer tokens will do
 	MayEnd   bool          // of OpSpend: the caller's context may end
 	Ended    bool          // of OpSpend: it has ended
 	Within   time.Duration // of OpWait: negative if there is no deadline
@@ -40,7 +38,6 @@ type Call struct {
 	Decision    stint.Decision
 	Decisions   []stint.Decision
 	Errs        []error // of OpEach: nil or the error of each request
-	Taken       int64
 	Bucket      *stint.Bucket
 	Buckets     iter.Seq2[stint.Bucket, error]
 	Held        iter.Seq[stint.Held]
@@ -75,7 +72,7 @@ func (c *Call) Check() error {
 
 // CheckRequest returns an error if a request does not fit into a message.
 func CheckRequest(q *stint.Request) error {
-	if q.Mode > stint.SpendOnly {
+	if q.Mode > stint.UpTo {
 		return fmt.Errorf("hostlimit: there is no Mode %d", q.Mode)
 	}
 	if q.Limit.FollowsCalendar() || q.Limit.Durability > stint.Synced { // its text or level must be read again
@@ -96,10 +93,9 @@ func checkID(key stint.Key) error {
 // The first byte of OpSpend.
 const (
 	spendEach   = 1 // the answer has a decision on each request
-	spendUpTo   = 2
-	spendMayEnd = 4
-	spendEnded  = 8
-	spendBits   = 15
+	spendMayEnd = 2
+	spendEnded  = 4
+	spendBits   = 7
 )
 
 // AppendArguments appends the arguments of the call.
@@ -110,9 +106,6 @@ func (c *Call) AppendArguments(b []byte) []byte {
 		if c.Decisions != nil {
 			flags |= spendEach
 		}
-		if c.UpTo {
-			flags |= spendUpTo
-		}
 		if c.MayEnd {
 			flags |= spendMayEnd
 		}
@@ -122,18 +115,16 @@ func (c *Call) AppendArguments(b []byte) []byte {
 		return appendRequests(append(b, flags), c.Requests)
 	case OpEach, OpRefund:
 		return appendRequests(b, c.Requests)
-	case OpRaise:
-		return appendTime(appendRequest(b, &c.Requests[0]), c.Until)
 	case OpReserve:
 		return appendRequest(b, &c.Requests[0])
 	case OpWait:
 		return binary.AppendVarint(appendRequest(b, &c.Requests[0]), int64(c.Within))
-	case OpBucket:
+	case OpBucket, OpRelease:
 		return appendKey(b, c.Keys[0])
 	case OpBuckets:
 		return binary.AppendUvarint(b, uint64(c.Name))
 	case OpHold:
-		return appendBool(appendTime(appendKey(b, c.Keys[0]), c.Until), c.Keep)
+		return appendTime(appendKey(b, c.Keys[0]), c.Until)
 	case OpReset:
 		b = binary.AppendUvarint(b, uint64(len(c.Keys)))
 		for _, key := range c.Keys {
@@ -161,8 +152,8 @@ func (c *Call) Read(o Op, r *Body) error {
 		if flags&spendEach != 0 {
 			c.Decisions = make([]stint.Decision, len(c.Requests))
 		}
-		c.UpTo, c.MayEnd, c.Ended = flags&spendUpTo != 0, flags&spendMayEnd != 0, flags&spendEnded != 0
-		if c.UpTo && len(c.Requests) != 1 || c.Ended && !c.MayEnd {
+		c.MayEnd, c.Ended = flags&spendMayEnd != 0, flags&spendEnded != 0
+		if c.Ended && !c.MayEnd {
 			r.fail()
 		}
 	case OpEach:
@@ -177,18 +168,16 @@ func (c *Call) Read(o Op, r *Body) error {
 		}
 	case OpRefund:
 		c.Requests = r.requests(c.Requests)
-	case OpRaise:
-		c.Requests, c.Until = append(c.Requests, r.request()), r.time()
 	case OpReserve:
 		c.Requests = append(c.Requests, r.request())
 	case OpWait:
 		c.Requests, c.Within = append(c.Requests, r.request()), time.Duration(r.Int())
-	case OpBucket:
+	case OpBucket, OpRelease:
 		c.Keys = []stint.Key{r.key()}
 	case OpBuckets:
 		c.Name = stint.Name(r.uint(math.MaxUint16))
 	case OpHold:
-		c.Keys, c.Until, c.Keep = []stint.Key{r.key()}, r.time(), r.bool()
+		c.Keys, c.Until = []stint.Key{r.key()}, r.time()
 	case OpReset:
 		for range r.uint(MaxRequests) {
 			if c.Keys = append(c.Keys, r.key()); r.bad {
@@ -218,9 +207,6 @@ func (c *Call) AppendAnswer(b []byte) []byte {
 		for i := range c.Decisions {
 			b = appendDecision(b, &c.Decisions[i], c.Requests[i:i+1])
 		}
-		if c.UpTo {
-			b = binary.AppendVarint(b, c.Taken)
-		}
 	case OpEach:
 		for i := range c.Decisions {
 			if b = AppendError(b, c.Errs[i]); c.Errs[i] == nil {
@@ -229,7 +215,7 @@ func (c *Call) AppendAnswer(b []byte) []byte {
 		}
 	case OpRefund:
 		b = appendDecision(b, &c.Decision, c.Requests)
-	case OpRaise, OpHold, OpWait:
+	case OpHold, OpWait:
 		b = appendTime(b, c.Time)
 	case OpBucket:
 		b = AppendBucket(b, c.Bucket)
@@ -255,9 +241,6 @@ func (c *Call) ReadAnswer(r *Body) error {
 		for i := range c.Decisions {
 			c.Decisions[i] = r.decision(c.Requests[i : i+1])
 		}
-		if c.UpTo {
-			c.Taken = r.Int()
-		}
 	case OpEach:
 		c.Errs = make([]error, len(c.Requests))
 		for i := range c.Requests {
@@ -267,7 +250,7 @@ func (c *Call) ReadAnswer(r *Body) error {
 		}
 	case OpRefund:
 		c.Decision = r.decision(c.Requests)
-	case OpRaise, OpHold, OpWait:
+	case OpHold, OpWait:
 		c.Time = r.time()
 	case OpBucket:
 		k := r.bucket()

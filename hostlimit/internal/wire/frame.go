@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 5
+	version   = 6
 	magic     = "stint\x00"
 	headerLen = 9
 
@@ -44,10 +44,10 @@ const (
 	OpSpend Op = iota + 16 // of all requests, or of none
 	OpEach
 	OpRefund
-	OpRaise
 	OpBucket
 	OpBuckets
 	OpHold
+	OpRelease
 	OpReset
 	OpReserve
 	OpDelay

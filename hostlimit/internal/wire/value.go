@@ -287,7 +287,7 @@ func (r *Body) request() (q stint.Request) {
 	if flags&requestSpent != 0 {
 		q.Spent = r.time()
 	}
-	if flags > requestBits || q.Mode > stint.SpendOnly {
+	if flags > requestBits || q.Mode > stint.UpTo {
 		r.fail()
 	}
 	return q
@@ -330,7 +330,8 @@ const (
 	decisionKey     = 4  // its key is another one, such as the total of a class: it follows
 	decisionGiven   = 8  // the request brought the limit
 	decisionLimit   = 16 // the limit follows
-	decisionBits    = 31
+	decisionTaken   = 32 // the number of tokens follows that the request took
+	decisionBits    = 63
 )
 
 // appendDecision appends the decision on one of the requests.
@@ -355,6 +356,9 @@ func appendDecision(b []byte, d *stint.Decision, reqs []stint.Request) []byte {
 	default:
 		flags |= decisionLimit
 	}
+	if d.Taken != 0 {
+		flags |= decisionTaken
+	}
 	b = append(b, flags)
 	switch {
 	case index >= 0:
@@ -367,6 +371,9 @@ func appendDecision(b []byte, d *stint.Decision, reqs []stint.Request) []byte {
 	b = binary.AppendVarint(b, int64(d.ResetAfter))
 	if flags&decisionLimit != 0 {
 		b = appendLimit(b, d.Limit)
+	}
+	if flags&decisionTaken != 0 {
+		b = binary.AppendVarint(b, d.Taken)
 	}
 	return b
 }
@@ -394,6 +401,9 @@ func (r *Body) decision(reqs []stint.Request) (d stint.Decision) {
 	d.Remaining, d.RetryAfter, d.ResetAfter = r.Int(), time.Duration(r.Int()), time.Duration(r.Int())
 	if flags&decisionLimit != 0 {
 		d.Limit = r.limit()
+	}
+	if flags&decisionTaken != 0 {
+		d.Taken = r.Int()
 	}
 	if d.Allowed && d.RetryAfter != 0 {
 		r.fail()

@@ -19,7 +19,7 @@ import (
 
 // readCall reads a call into the space of another one.
 func readCall(o Op, r *Body) (*Call, error) {
-	c := &Call{Op: OpHold, Requests: make([]stint.Request, 2, 5), Until: time.Unix(9, 9), Keep: true, UpTo: true,
+	c := &Call{Op: OpHold, Requests: make([]stint.Request, 2, 5), Until: time.Unix(9, 9),
 		Errs: make([]error, 1), Decisions: make([]stint.Decision, 1), Wrong: ErrZone}
 	return c, c.Read(o, r)
 }
@@ -33,7 +33,7 @@ func TestCall(t *testing.T) {
 		{Key: stint.Name(2).Key(""), Limit: stint.Unlimited, Mode: stint.SpendOnly},
 	}
 	ds := []stint.Decision{
-		{Allowed: true, Remaining: 9, ResetAfter: time.Hour, Key: reqs[0].Key, Limit: limit},
+		{Allowed: true, Taken: 3, Remaining: 9, ResetAfter: time.Hour, Key: reqs[0].Key, Limit: limit},
 		{RetryAfter: time.Second, Key: reqs[1].Key, Limit: limit},
 		{Allowed: true, Remaining: math.MaxInt64, Key: stint.Name(9).Key("the total"), Limit: limit},
 	}
@@ -43,13 +43,12 @@ func TestCall(t *testing.T) {
 		{Op: OpSpend, Requests: reqs, Decisions: ds, Decision: ds[2]},
 		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, MayEnd: true},
 		{Op: OpSpend, Requests: reqs, Decision: stint.Decision{}, MayEnd: true, Ended: true},
-		{Op: OpSpend, Requests: reqs[:1], Decision: ds[0], UpTo: true, Taken: 4},
 		{Op: OpEach, Requests: reqs[:2], Decisions: ds[:2], Errs: make([]error, 2)},
 		{Op: OpRefund, Requests: reqs, Decision: ds[1]},
-		{Op: OpRaise, Requests: reqs[:1], Until: at, Time: at},
 		{Op: OpBucket, Keys: []stint.Key{one}, Bucket: &stint.Bucket{Key: one, Limit: limit, Remaining: 3, HeldUntil: at}},
 		{Op: OpBuckets, Name: 65535},
-		{Op: OpHold, Keys: []stint.Key{one}, Until: at, Keep: true},
+		{Op: OpHold, Keys: []stint.Key{one}, Until: at, Time: at},
+		{Op: OpRelease, Keys: []stint.Key{one}},
 		{Op: OpReset, Keys: []stint.Key{one, reqs[0].Key}},
 		{Op: OpReserve, Requests: reqs[:1], ID: 3, Delay: time.Second},
 		{Op: OpDelay, ID: 3, Delay: time.Second},

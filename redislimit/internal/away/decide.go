@@ -68,7 +68,9 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 			}
 		}
 	case script.Part:
-		parts[0].Taken, ds[0], err = n.Local.SpendUpToRequest(reqs[0])
+		reqs[0].Mode = stint.UpTo
+		ds[0], err = n.Local.SpendAll(reqs[0])
+		parts[0].Taken = ds[0].Taken
 		o.spent(reqs)
 	default:
 		_, err = n.Local.Do(context.Background(), reqs, ds)

@@ -107,6 +107,7 @@ func (n *Node) SawHold(key stint.Key, hold int64) {
 		}
 		n.holdsMu.Unlock()
 		if has {
+			n.Local.Release(own) // the server's hold may end earlier than the one before
 			n.Local.Hold(own, time.Unix(0, max(0, end+ahead)))
 		}
 	})
