@@ -169,6 +169,7 @@ func TestSmallerLimit(t *testing.T) {
 		"Check":     {func(r *rig) { r.check(key, 1) }, 100},
 		"CheckOnly": {func(r *rig) { r.spendAll(Request{Key: key, Cost: 1, Mode: CheckOnly}) }, 100},
 		"Spend":     {func(r *rig) { require.False(r.t, r.spend(key, 1).Allowed) }, 100},
+		"SpendAll":  {func(r *rig) { require.False(r.t, r.spendAll(Request{Key: key, Cost: 1}).Allowed) }, 100},
 		"Bucket":    {func(r *rig) { require.Zero(r.t, r.bucket(key).Remaining) }, 0},
 		"nothing":   {func(*rig) {}, 0},
 	} {

@@ -469,6 +469,9 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 		}
 		f.index, f.rule = index, rule
 		f.next, f.state = rule.decide(b.TAT(), now, r.Cost, 0)
+		if f.wait != 0 && b.Has(table.Uncut) {
+			return -1
+		}
 	}
 	for i := 1; i < len(at); i++ {
 		more := at[i].stricter(at[strictest].state, &reqs[i].Key, &reqs[strictest].Key)
