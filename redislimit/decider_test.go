@@ -72,7 +72,7 @@ func TestDecider(t *testing.T) {
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "away",
-			Lacks: append(lacks, decidertest.Holds),
+			Lacks: append(lacks, decidertest.Holds, decidertest.LaterCuts),
 			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				return opened(t, nowhere, c, &Options{Nodes: 1})
 			},

@@ -63,6 +63,7 @@ const (
 	HeldFreeIDs   Feature = "holds on unlimited ids"    // Hold returns an error, and decisions pass
 	OwnClock      Feature = "the clock of decisions"    // Now goes on by the monotonic clock between decisions
 	Clamps        Feature = "limits that end waits"     // SetLimits leaves buckets as they are
+	LaterCuts     Feature = "cuts by requests"          // SetLimits itself cuts buckets down to a smaller limit
 	LeasedFigures Feature = "exact figures with leases" // Remaining is that of the last lease
 )
 

@@ -196,6 +196,45 @@ var tokenCases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a", Settle: []int64{0}, Inside: e.slow}))
 		e.requireBucket(e.afterSlow(), e.key("a"))
 	},
+	"limits that flip there and back between two requests": func(e *env) {
+		less, back := e.flips()
+		do := e.behind([]Rule{{Name: own}})
+		require.Equal(e, 3, passed(3, do, Request{ID: "a"}))
+		for range 10 {
+			less()
+			back()
+		}
+		e.requireLeft(each-3, "a")
+		for range 10 {
+			less()
+			require.False(e, do(Request{ID: "a"}))
+			back()
+		}
+		b, err := e.lim.Bucket(e.key("a"))
+		require.NoError(e, err)
+		if e.kind.limit.FollowsCalendar() {
+			require.EqualValues(e, each-3, b.Remaining, "what was used stays used until the period ends")
+		} else { // the bucket may be cut down to an empty one of the smaller limit
+			require.Contains(e, []int64{each - 3, each - few}, b.Remaining)
+		}
+		require.LessOrEqual(e, int64(passed(each, do, Request{ID: "a"})), b.Remaining)
+	},
+	"limits that flip there and back while a handler runs": func(e *env) {
+		less, back := e.flips()
+		flips := func() {
+			for range 10 {
+				less()
+				back()
+			}
+		}
+		do := e.behind([]Rule{{Name: own, Refund: true}})
+		require.Equal(e, each+2, passed(each+2, do, Request{ID: "a", Outcome: Broken, Inside: flips}))
+		e.requireLeft(each, "a")
+		if do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true}}); do != nil {
+			require.Equal(e, 2, passed(2, do, Request{ID: "a", Inside: flips, Settle: []int64{1}}))
+			e.requireLeft(each-2, "a")
+		}
+	},
 	"LockOut beside an operator's hold that comes meanwhile": func(e *env) {
 		e.needs(decidertest.Holds)
 		do := e.behind([]Rule{{Name: own, Cost: each, LockOut: time.Hour}})
@@ -316,6 +355,28 @@ var tokenCases = map[string]func(e *env){
 		require.Equal(e, each-1, passed(each+1, do, Request{ID: "a"}))
 		e.requireHeld(time.Hour, "a")
 	},
+}
+
+// few is the burst of the smaller limit of flips.
+const few = 2
+
+// flips returns functions that put a smaller limit in force, and the usual one
+// again.
+func (e *env) flips() (less, back func()) {
+	e.needs(decidertest.LaterCuts)
+	m, ok := e.lim.(interface{ SetLimits(*stint.Limits) error })
+	if !ok {
+		e.Skipf("%s has no limits that change", e.subject.Name)
+	}
+	smaller := e.kind
+	smaller.limit.Burst = few
+	if smaller.limit.FollowsCalendar() {
+		smaller.limit.Count = few
+	}
+	set := func(k kind) func() {
+		return func() { require.NoError(e, m.SetLimits(k.limits(e))) }
+	}
+	return set(smaller), set(e.kind)
 }
 
 // lockOut returns a function that locks "a" out, requires that it is held for so
