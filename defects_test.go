@@ -57,8 +57,8 @@ func TestDelayedFlush(t *testing.T) {
 	}
 }
 
-// A caller reads the clock, and is interrupted. Another one spends at a later
-// instant meanwhile. The first one still gets the token that is left.
+// A caller reads the clock, and is interrupted. Another one then spends at a later
+// instant. The first one still gets the token that is left.
 func TestOvertaken(t *testing.T) {
 	key, other := flushed.Key("a"), flushed.Key("b")
 	allowed := func(d Decision, err error) bool { return err == nil && d.Allowed }

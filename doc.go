@@ -51,7 +51,7 @@ A TAT that is more than τ in the future is reduced to now + τ by the first
 request after its limit became smaller, or after it was loaded from the store. So
 no id is shut out for longer than an empty bucket takes to refill, whatever
 happened to the clock or to the limit. A quota that follows the calendar remembers
-what a larger one has used: it shuts out nobody for longer than its period.
+what a larger one has used: it shuts no id out for longer than its period.
 
 # Durability
 

@@ -132,8 +132,8 @@ func TestImports(t *testing.T) {
 }
 
 // TestModules: Go chooses the version of each module by itself. So a module
-// imports no internal package of another one, except in its tests, which nobody
-// builds from another module.
+// imports no internal package of another one, except in its tests, which are
+// not built from another module.
 func TestModules(t *testing.T) {
 	for _, dir := range []string{"bench", "caddylimit", "examples/migrate", "examples/redisclients", "grpclimit", "otellimit", "redislimit"} {
 		own := path.Join(module, dir)

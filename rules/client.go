@@ -155,7 +155,7 @@ type refusal struct {
 // Obey holds the bucket for as long as an answer asks. If the answer is a refusal
 // that gives no time, that is a second, and each next one doubles the time, up to
 // an hour or MaxHold. An OK ends the doubling, and spends the tokens that came
-// back meanwhile, so that the requests go on at the pace of the limit.
+// back during the waits, so that the requests go on at the pace of the limit.
 func (t *Turn) Obey(a Answer) error {
 	c := t.client
 	if a.OK {
