@@ -56,12 +56,12 @@ var allowedImports = map[string][]string{
 	"internal/resp":     {},
 	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
-	"internal/filecopy":    {"internal/bboltpage"},                                                                                  // tests only
-	"internal/testlength":  {},                                                                                                      // tests only
-	"internal/subprocess":  {},                                                                                                      // tests only
-	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"},       // tests only
-	"internal/rulestest":   {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"}, // tests only
-	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                         // tests only
+	"internal/filecopy":    {"internal/bboltpage"},                                                                                                   // tests only
+	"internal/testlength":  {},                                                                                                                       // tests only
+	"internal/subprocess":  {},                                                                                                                       // tests only
+	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest":   {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},                  // tests only
+	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                                          // tests only
 	"storetest":            {"."},
 	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
