@@ -59,6 +59,7 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == computeArg {
 		for {
+			spin()
 		}
 	}
 	if err := run(); err != nil {
