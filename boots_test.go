@@ -48,7 +48,7 @@ func (b *board) boot(wrong time.Duration) {
 	b.wrong.Store(int64(wrong))
 	b.told()
 	if b.inMemory != nil {
-		mem := NewMemStore()
+		mem := newMemStore()
 		mem.tats = maps.Clone(b.inMemory)
 		b.store = mem
 	} else {
@@ -78,7 +78,7 @@ func (b *board) told() (events []Event) {
 // cut cuts the power: only what was saved is there at the next boot.
 func (b *board) cut() {
 	b.t.Helper()
-	if mem, ok := b.store.(*MemStore); ok {
+	if mem, ok := b.store.(*memStore); ok {
 		mem.mu.Lock()
 		b.inMemory = maps.Clone(mem.tats)
 		mem.mu.Unlock()
@@ -215,9 +215,9 @@ func TestBootsUptime(t *testing.T) {
 	}
 }
 
-// timeStore is a MemStore whose saves can fail.
+// timeStore is a memStore whose saves can fail.
 type timeStore struct {
-	*MemStore
+	*memStore
 	fails atomic.Bool
 }
 
@@ -225,7 +225,7 @@ func (s *timeStore) Save(changes []Change) error {
 	if s.fails.Load() {
 		return errDisk
 	}
-	return s.MemStore.Save(changes)
+	return s.memStore.Save(changes)
 }
 
 // A time that could not be saved is saved by the next flush, although no bucket
@@ -234,7 +234,7 @@ func TestTimeAfterFailure(t *testing.T) {
 	for name, flushes := range map[string]bool{"a clock that is behind": false, "Flush": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &timeStore{MemStore: NewMemStore()}
+				store := &timeStore{memStore: newMemStore()}
 				o := &Options{wall: truth}
 				if flushes {
 					o.FlushInterval = 1000 * time.Hour

@@ -271,13 +271,15 @@ func (ls *Limits) ruleOf(override Key) *rule {
 	return &ls.rules[s.rule]
 }
 
-// Declare adds Names that are not declared yet, as Limits.WithNames does, while
-// decisions go on. The buckets in memory stay as they are, even those that a
+// Declare adds Names that are not declared yet, without a limit, while decisions go
+// on: they are for requests that bring their own. It is what hostlimit does for the
+// Names of other processes; a program that has new limits calls SetLimits. The
+// buckets in memory stay as they are, even those that a
 // given limit has emptied further than the configured limit could.
 func (l *Limiter) Declare(names Names) error {
 	var ls *Limits
 	next := func(old *Limits) (_ *Limits, err error) {
-		ls, err = old.WithNames(names)
+		ls, err = old.withNames(names)
 		return ls, err
 	}
 	return l.declare(nil, next, func(s *cache.Shard) { s.Limits = forCache(ls) })

@@ -15,11 +15,11 @@ import (
 	"github.com/stint-go/stint/internal/testlength"
 )
 
-// computer is a machine with a clock that may be wrong, and a file or a MemStore
+// computer is a machine with a clock that may be wrong, and a file or a memStore
 // that processes of it use one after the other.
 type computer struct {
 	t        *testing.T
-	mem      *MemStore // nil for a file
+	mem      *memStore // nil for a file
 	path     string
 	begun    time.Time
 	wrong    func(elapsed time.Duration) time.Duration // of the wall clock
@@ -135,7 +135,7 @@ func TestClocks(t *testing.T) {
 							c := &computer{t: t, path: storePath(t), begun: time.Now(), wrong: clock.wrong,
 								nameless: boots == "no ids of boots"}
 							if kind == "mem" {
-								c.mem = NewMemStore()
+								c.mem = newMemStore()
 							}
 							step := time.Minute
 							if !testlength.Long && life > time.Hour {
@@ -210,27 +210,27 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// states is a MemStore that keeps what it had after each save.
+// states is a memStore that keeps what it had after each save.
 type states struct {
-	*MemStore
+	*memStore
 	mu   sync.Mutex // guards kept
-	kept []*MemStore
+	kept []*memStore
 }
 
 func (s *states) keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept = append(s.kept, &MemStore{tats: maps.Clone(s.tats), clock: slices.Clone(s.clock)})
+	s.kept = append(s.kept, &memStore{tats: maps.Clone(s.tats), clock: slices.Clone(s.clock)})
 }
 
 func (s *states) Save(changes []Change) error {
 	defer s.keep()
-	return s.MemStore.Save(changes)
+	return s.memStore.Save(changes)
 }
 
 func (s *states) SaveClock(record []byte) error {
 	defer s.keep()
-	return s.MemStore.SaveClock(record)
+	return s.memStore.SaveClock(record)
 }
 
 // TestClocksCut: a crash while holds and buckets are moved back neither ends a
@@ -248,7 +248,7 @@ func TestClocksCut(t *testing.T) {
 			require.NoError(t, err)
 			return l
 		}
-		s := &states{MemStore: NewMemStore()}
+		s := &states{memStore: newMemStore()}
 		spent, held := Name(Synced).Key("spent"), Name(Synced).Key("held")
 		l := open(s)
 		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
@@ -290,7 +290,7 @@ func TestClocksCutInOtherBoot(t *testing.T) {
 			require.NoError(t, err)
 			return l
 		}
-		s := &states{MemStore: NewMemStore()}
+		s := &states{memStore: newMemStore()}
 		held := Name(Synced).Key("held")
 		l := open(s)
 		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
@@ -302,7 +302,7 @@ func TestClocksCutInOtherBoot(t *testing.T) {
 				pass(time.Hour)
 			}
 			for _, wrong = range []time.Duration{0, -time.Hour} {
-				was := &states{MemStore: NewMemStore()}
+				was := &states{memStore: newMemStore()}
 				was.tats, was.clock = maps.Clone(s.tats), slices.Clone(s.clock)
 				first := wrong
 				wrong = 0
@@ -331,7 +331,7 @@ func TestClocksCutPower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wrong atomic.Int64 // of the wall clock, in nanoseconds
 		boots, booted := 1, time.Now()
-		s := &states{MemStore: NewMemStore()}
+		s := &states{memStore: newMemStore()}
 		open := func(s Store) *Limiter {
 			t.Helper()
 			l, err := New(s, tenIn10m(t), &Options{
@@ -348,7 +348,7 @@ func TestClocksCutPower(t *testing.T) {
 			cut   bool
 		}{{-2 * time.Hour, true}, {73 * 365 * 24 * time.Hour, true}, {0, false}} {
 			wrong.Store(0)
-			s.MemStore, s.kept = NewMemStore(), nil
+			s.memStore, s.kept = newMemStore(), nil
 			l := open(s)
 			require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 			wrong.Store(int64(says.wrong))
@@ -358,7 +358,7 @@ func TestClocksCutPower(t *testing.T) {
 			s.mu.Unlock()
 			require.NoError(t, l.Close())
 			if says.cut {
-				s.MemStore = cut
+				s.memStore = cut
 			} else { // a process that lives for a second, and changes nothing
 				pass(50 * time.Minute)
 				l = open(s)
@@ -400,7 +400,7 @@ func TestClocksCalendar(t *testing.T) {
 						pass(10 * time.Hour) // since midnight
 						ahead := c.ahead
 						booted := time.Now().Add(-time.Hour)
-						s := &states{MemStore: NewMemStore()}
+						s := &states{memStore: newMemStore()}
 						day, key := EachDay(10, time.UTC), Name(level).Key("a")
 						day.Durability = level
 						limits := levelLimits(t, day)

@@ -23,8 +23,8 @@ type clockWorld struct {
 	t       *testing.T
 	rnd     *rand.Rand
 	mu      sync.Mutex // guards store, kept and saved while a process runs
-	store   *MemStore
-	kept    *MemStore // as it was after the last save
+	store   *memStore
+	kept    *memStore // as it was after the last save
 	process *Limiter
 	wrong   atomic.Int64 // of the wall clock, in nanoseconds
 	begun   time.Time
@@ -63,19 +63,19 @@ func (w *clockWorld) SaveClock(record []byte) error {
 }
 
 func (w *clockWorld) keep() {
-	w.kept = &MemStore{tats: maps.Clone(w.store.tats), clock: slices.Clone(w.store.clock)}
+	w.kept = &memStore{tats: maps.Clone(w.store.tats), clock: slices.Clone(w.store.clock)}
 }
 
 // clockWorldStore is the store of one process.
 type clockWorldStore struct {
-	*MemStore
+	*memStore
 	world *clockWorld
 }
 
 func (s clockWorldStore) Save(changes []Change) error {
 	s.world.mu.Lock()
 	defer s.world.mu.Unlock()
-	if s.MemStore != s.world.store { // it was killed
+	if s.memStore != s.world.store { // it was killed
 		return nil
 	}
 	return s.world.Save(changes)
@@ -84,7 +84,7 @@ func (s clockWorldStore) Save(changes []Change) error {
 func (s clockWorldStore) SaveClock(record []byte) error {
 	s.world.mu.Lock()
 	defer s.world.mu.Unlock()
-	if s.MemStore != s.world.store {
+	if s.memStore != s.world.store {
 		return nil
 	}
 	return s.world.SaveClock(record)
@@ -199,7 +199,7 @@ func TestClockWorlds(t *testing.T) {
 	for range testlength.Of(1_000, 10) {
 		s := seed()
 		synctest.Test(t, func(t *testing.T) {
-			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: NewMemStore(), begun: time.Now(),
+			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: newMemStore(), begun: time.Now(),
 				booted: time.Now(), boots: 1, counts: make(map[string]int)}
 			defer func() {
 				if w.process.Close(); t.Failed() {

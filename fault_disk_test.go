@@ -13,10 +13,10 @@ import (
 	"github.com/stint-go/stint/internal/filecopy"
 )
 
-// faultDisk is a MemStore, or a file whose log is in use, with faults.
+// faultDisk is a memStore, or a file whose log is in use, with faults.
 type faultDisk struct {
 	Store
-	path   string       // "" for a MemStore
+	path   string       // "" for a memStore
 	files  *boltfile.FS // of the file
 	met    func() error // called by each save, or by its write or sync; nil if there is no fault
 	failed bool         // the next save goes to bbolt, which would not meet the fault
@@ -105,9 +105,9 @@ func (d *faultDisk) afterCrash(t *testing.T, key Key) int64 {
 	if d.path != "" {
 		store = openBolt(t, copyOf(t, d.path), levelNames)
 	} else {
-		mem := d.Store.(*MemStore)
+		mem := d.Store.(*memStore)
 		mem.mu.Lock()
-		store.(*MemStore).tats = maps.Clone(mem.tats)
+		store.(*memStore).tats = maps.Clone(mem.tats)
 		mem.mu.Unlock()
 	}
 	l, err := New(store, tenADay(t), &Options{FlushInterval: time.Hour, MaxResident: fewResident})

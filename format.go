@@ -26,7 +26,7 @@ var (
 	// AnyID is 1 to 512 bytes, as they are.
 	AnyID IDFormat = spell.NewFormat("anyID", func(id string) (string, error) { return id, nil })
 
-	// Shared is the empty id: one bucket for everyone.
+	// Shared is the empty id: one bucket for everyone, that of name.Key("").
 	Shared IDFormat = spell.Shared{}
 
 	// IPAddress is an IPv4 or IPv6 address without a zone. An IPv4-mapped IPv6

@@ -147,7 +147,7 @@ func TestGivenLimit(t *testing.T) {
 			PerHour(20): time.Hour, PerHour(20).WithBurst(10): 30 * time.Minute, PerSecond(1): time.Minute,
 			Unlimited: time.Minute,
 		} {
-			store := NewMemStore()
+			store := newMemStore()
 			store.tats[key] = r.stored(key)
 			r := rigAt(t, r.clock, store, testLimits(t), Options{})
 			r.spendGiven(key, 1, limit)

@@ -57,6 +57,10 @@ type Limiter struct {
 //   - Now is the time by the clock of the decisions, which holds use too.
 //   - Bucket and Now spend nothing.
 //
+// For a test of a program, use New with a NewMemStore, and Options.Now for the time.
+// To force an answer, embed that Limiter in a struct of your own and replace Do,
+// with which the doors of this module decide.
+//
 // Deciders are compared with ==, so a Decider must be comparable, as a pointer
 // is.
 type Decider interface {

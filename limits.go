@@ -62,7 +62,7 @@ const (
 // its other ids are not limited.
 func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	book := newRulebook()
-	declared := make(Names, len(names)) // not nil: WithNames adds to a clone of it
+	declared := make(Names, len(names)) // not nil: withNames adds to a clone of it
 	maps.Copy(declared, names)
 	ls := &Limits{names: declared, rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
@@ -99,11 +99,11 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	return ls, nil
 }
 
-// WithNames returns the limits with Names that are not declared yet. They have
+// withNames returns the limits with Names that are not declared yet. They have
 // no limit: they are for requests that bring their own. The other Names, and all
 // limits, stay as they are. The error is a ConfigError for each mistake, joined. A
 // number that is declared under another label is ErrNameMismatch.
-func (ls *Limits) WithNames(names Names) (*Limits, error) {
+func (ls *Limits) withNames(names Names) (*Limits, error) {
 	with := *ls
 	with.names, with.settings = maps.Clone(ls.names), slices.Clone(ls.settings)
 	with.order, with.overrides = slices.Clone(ls.order), slices.Clone(ls.overrides)

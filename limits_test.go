@@ -360,10 +360,10 @@ func TestLimitOfNameSpec(t *testing.T) {
 	require.EqualError(t, err, "stint: A: burst is 0, want at least 1\nstint: A: count is 0, want at least 1")
 }
 
-// WithNames leaves Names alone that are declared, but only under their labels.
+// withNames leaves Names alone that are declared, but only under their labels.
 func TestWithNames(t *testing.T) {
 	ls := testLimits(t)
-	with, err := ls.WithNames(Names{perID: {Label: testNames[perID].Label}, 700: {Label: "New"}})
+	with, err := ls.withNames(Names{perID: {Label: testNames[perID].Label}, 700: {Label: "New"}})
 	require.NoError(t, err)
 	spec, ok := with.Spec(700)
 	require.True(t, ok)
@@ -371,7 +371,7 @@ func TestWithNames(t *testing.T) {
 	limit, _ := with.For(perID.Key("a"))
 	want, _ := ls.For(perID.Key("a"))
 	require.Equal(t, want, limit)
-	_, err = ls.WithNames(Names{perID: {Label: "Another"}, 700: {Label: "New"}})
+	_, err = ls.withNames(Names{perID: {Label: "Another"}, 700: {Label: "New"}})
 	require.ErrorIs(t, err, ErrNameMismatch)
 	require.EqualError(t, err, `stint: PerID: names differ from the file's: 1 has this label, not "Another"`)
 	_, ok = ls.Spec(700)
@@ -379,7 +379,7 @@ func TestWithNames(t *testing.T) {
 
 	none, err := NewLimits(nil)
 	require.NoError(t, err)
-	with, err = none.WithNames(Names{700: {Label: "New"}})
+	with, err = none.withNames(Names{700: {Label: "New"}})
 	require.NoError(t, err)
 	require.Len(t, with.Names(), 1)
 	require.Empty(t, none.Names())

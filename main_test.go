@@ -363,3 +363,5 @@ func justSpent(reqs []Request) []Request {
 	}
 	return reqs
 }
+
+func newMemStore() *memStore { return NewMemStore().(*memStore) }

@@ -23,7 +23,7 @@ var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
 // TestBlocked holds every call to Blocked, for a bucket in memory and for one
 // that is only in the store.
 func TestBlocked(t *testing.T) {
-	store := NewMemStore()
+	store := newMemStore()
 	key := perID.Key("a")
 	first := rigOn(t, store, testLimits(t), Options{})
 	first.spend(key, 3)

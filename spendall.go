@@ -77,7 +77,7 @@ var JustSpent = time.Unix(0, math.MaxInt64)
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
-// decision. A denial is stricter than a decision that allows. Among denials the
+// decision, whose Key says which request it is about. A denial is stricter than a decision that allows. Among denials the
 // longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
 // no request takes part in the decision, it allows. After an error, such as
 // ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
@@ -87,7 +87,8 @@ func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 }
 
 // Do is SpendAll that also puts the decision on reqs[i] into ds[i], and waits for
-// a commit only until ctx ends. A nil ds asks for the strictest decision only. If
+// a commit only until ctx ends. A nil ds asks for the strictest decision only: for
+// one request, Do(ctx, []Request{key.Cost(1)}, nil). If
 // the strictest decision denies, nothing was spent, and the others are what Check
 // would return. After an error every decision is the zero one, which denies. Nothing
 // was spent, except that after ErrNotDurable the tokens of all requests may stay
@@ -117,7 +118,9 @@ func (l *Limiter) Do(ctx context.Context, reqs []Request, ds []Decision) (d Deci
 // be missing; after any other error nothing changed.
 //
 // Each request needs Spent, and gets back what its spend still lacks: half an
-// interval after one token was spent, that is half a token. A caller may therefore
+// interval after one token was spent, that is half a token. If Spent is an instant
+// before the spend, the bucket lacks that time: for as long, a full one has a token
+// less. A caller may therefore
 // spend an upper bound, and return the rest once the true cost is known, without
 // exceeding the limit: over any stretch of time, the true costs of the requests
 // admitted in it are at most burst + elapsed ÷ interval. With JustSpent they may

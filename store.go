@@ -64,8 +64,9 @@ type Store interface {
 
 // ClockStore is a Store that also keeps a record of the clock: which boot of the
 // machine saved last, and when it booted. With it, time goes on over processes
-// that live for milliseconds. BoltStore and MemStore are ClockStores. Without
-// the record, the time between two processes counts only if the clock is right.
+// that live for milliseconds. A BoltStore is one, and so is what NewMemStore
+// returns. Without the record, the time between two processes counts only if the clock
+// is right.
 type ClockStore interface {
 	Store
 
@@ -100,7 +101,7 @@ type FileStore interface {
 }
 
 var (
-	_, _ ClockStore = (*BoltStore)(nil), (*MemStore)(nil)
+	_, _ ClockStore = (*BoltStore)(nil), (*memStore)(nil)
 	_    PacedStore = (*BoltStore)(nil)
 	_    FileStore  = (*BoltStore)(nil)
 )

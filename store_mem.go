@@ -11,27 +11,26 @@ import (
 	"time"
 )
 
-// MemStore is a Store in memory: for tests, for simulations, and for limits
-// that need not outlive the process. It outlives its Limiter: after Close it
-// may be given to the next one, as a file would be.
-type MemStore struct {
+// NewMemStore returns an empty Store in memory: for tests, for simulations, and for
+// limits that need not outlive the process. It outlives its Limiter: after Close it
+// may be given to the next one, as a file would be. It has no file for Snapshot.
+func NewMemStore() ClockStore { return &memStore{tats: make(map[Key]int64)} }
+
+type memStore struct {
 	mu    sync.Mutex
 	tats  map[Key]int64
 	clock []byte // record of the clock
 }
 
-// NewMemStore returns an empty MemStore.
-func NewMemStore() *MemStore { return &MemStore{tats: make(map[Key]int64)} }
-
 // Load implements Store.
-func (s *MemStore) Load(key Key) (int64, error) {
+func (s *memStore) Load(key Key) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tats[key], nil
 }
 
 // Save implements Store.
-func (s *MemStore) Save(changes []Change) error {
+func (s *memStore) Save(changes []Change) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range changes {
@@ -45,7 +44,7 @@ func (s *MemStore) Save(changes []Change) error {
 }
 
 // All implements Store.
-func (s *MemStore) All(name Name) iter.Seq2[Change, error] {
+func (s *memStore) All(name Name) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		s.mu.Lock()
 		tats := maps.Clone(s.tats)
@@ -60,36 +59,36 @@ func (s *MemStore) All(name Name) iter.Seq2[Change, error] {
 }
 
 // LoadClock implements ClockStore.
-func (s *MemStore) LoadClock() ([]byte, error) {
+func (s *memStore) LoadClock() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clock, nil
 }
 
 // SaveClock implements ClockStore.
-func (s *MemStore) SaveClock(record []byte) error {
+func (s *memStore) SaveClock(record []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock = slices.Clone(record)
 	return nil
 }
 
-// Declare implements Store. A MemStore takes all names.
-func (s *MemStore) Declare(Names) error { return nil }
+// Declare implements Store. It takes all names.
+func (s *memStore) Declare(Names) error { return nil }
 
-// Maintain implements Store. A MemStore needs no upkeep.
-func (s *MemStore) Maintain(time.Time) error { return nil }
+// Maintain implements Store. It needs no upkeep.
+func (s *memStore) Maintain(time.Time) error { return nil }
 
-// Health implements Store. A MemStore has nothing that could fail.
-func (s *MemStore) Health() error { return nil }
+// Health implements Store. It has nothing that could fail.
+func (s *memStore) Health() error { return nil }
 
-// Stats implements Store. A MemStore has no file.
-func (s *MemStore) Stats() FileStats { return FileStats{} }
+// Stats implements Store. It has no file.
+func (s *memStore) Stats() FileStats { return FileStats{} }
 
-// Snapshot implements Store. A MemStore has no file to copy.
-func (s *MemStore) Snapshot(io.Writer) (int64, error) {
-	return 0, errors.New("stint: a MemStore has no file to copy")
+// Snapshot implements Store. It has no file to copy.
+func (s *memStore) Snapshot(io.Writer) (int64, error) {
+	return 0, errors.New("stint: a store in memory has no file to copy")
 }
 
 // Close implements Store.
-func (s *MemStore) Close() error { return nil }
+func (s *memStore) Close() error { return nil }

@@ -570,7 +570,7 @@ func TestResetFails(t *testing.T) {
 
 // heldStore holds the next save until it is released.
 type heldStore struct {
-	*MemStore
+	*memStore
 	holds           atomic.Bool
 	saving, release chan bool
 }
@@ -580,7 +580,7 @@ func (s *heldStore) Save(changes []Change) error {
 		s.saving <- true
 		<-s.release
 	}
-	return s.MemStore.Save(changes)
+	return s.memStore.Save(changes)
 }
 
 // TestWaitClose: the context of a Wait ends during the commit, and the Limiter is
@@ -591,7 +591,7 @@ func TestWaitClose(t *testing.T) {
 		t.Run(limit.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limits, key := levelLimits(t, limit), synced.Key("a")
-				store := &heldStore{MemStore: NewMemStore(), saving: make(chan bool), release: make(chan bool)}
+				store := &heldStore{memStore: newMemStore(), saving: make(chan bool), release: make(chan bool)}
 				l, err := New(store, limits, &Options{FlushInterval: time.Hour, CommitTimeout: time.Hour, MaxResident: fewResident})
 				require.NoError(t, err)
 				store.holds.Store(true)
@@ -610,7 +610,7 @@ func TestWaitClose(t *testing.T) {
 				require.NoError(t, <-closed)
 				_, err = l.Wait(t.Context(), Request{Key: key, Cost: 3})
 				require.ErrorIs(t, err, ErrClosed)
-				l, err = New(store.MemStore, limits, &Options{MaxResident: fewResident})
+				l, err = New(store.memStore, limits, &Options{MaxResident: fewResident})
 				require.NoError(t, err)
 				defer l.Close()
 				b, err := l.Bucket(key)

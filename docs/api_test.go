@@ -22,17 +22,30 @@ import (
 var update = flag.Bool("update", false, "write docs/api.txt anew")
 
 // TestAPI holds docs/api.txt to the exported names of every package that a
-// program can import. After a change that is meant:
+// program can import. Its first lines, which begin with #, say of a name that few
+// programs need why it is there. After a change that is meant:
 //
 //	go test ./docs -run TestAPI -update
 func TestAPI(t *testing.T) {
-	api := exported(t)
-	if *update {
-		require.NoError(t, os.WriteFile("api.txt", []byte(api), 0o644))
-	}
-	want, err := os.ReadFile("api.txt")
+	file, err := os.ReadFile("api.txt")
 	require.NoError(t, err)
-	require.Equal(t, string(want), api, "the API has changed: if it should, run go test ./docs -run TestAPI -update")
+	var reasons, want strings.Builder
+	api := exported(t)
+	for line := range strings.Lines(string(file)) {
+		name, isReason := strings.CutPrefix(line, "# ")
+		if !isReason {
+			want.WriteString(line)
+			continue
+		}
+		reasons.WriteString(line)
+		name, _, _ = strings.Cut(name, " — ")
+		require.Contains(t, api, name, "the reason for a name that is gone")
+	}
+	if *update {
+		require.NoError(t, os.WriteFile("api.txt", []byte(reasons.String()+api), 0o644))
+		return
+	}
+	require.Equal(t, want.String(), api, "the API has changed: if it should, run go test ./docs -run TestAPI -update")
 }
 
 // exported returns a line for each exported name of each public package.

@@ -461,7 +461,7 @@ func TestChangesDuringJoin(t *testing.T) {
 // ones.
 func TestChangesDuringTakeover(t *testing.T) {
 	path := filePath(t)
-	others, err := limitsWith(t, nil).WithNames(stint.Names{7: {Label: "Other"}})
+	others, err := withNames(limitsWith(t, nil), stint.Names{7: {Label: "Other"}})
 	require.NoError(t, err)
 	owner := openOn(t, path, others, nil) // now the file has 7 as Other
 	events := newRecorder()
@@ -478,7 +478,7 @@ func TestChangesDuringTakeover(t *testing.T) {
 		defer g.Close()
 		return g.Labels()[7] == ""
 	}, "another process serves the file")
-	wrong, err := limitsWith(t, nil).WithNames(stint.Names{7: {Label: "New"}})
+	wrong, err := withNames(limitsWith(t, nil), stint.Names{7: {Label: "New"}})
 	require.NoError(t, err)
 	l.limits.Store(declare(wrong)) // as Declare does before become can lock changing
 	l.changing.Unlock()

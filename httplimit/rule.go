@@ -50,7 +50,9 @@ type Rule struct {
 	// LockOut holds the bucket for this long after a request that leaves fewer
 	// tokens than Cost in it. If CostFunc is set, only a request that leaves no
 	// token counts. A refunded request does not count. The hold is durable, as
-	// stint.Limiter.Hold says. 0 means no hold.
+	// stint.Limiter.Hold says. The bucket refills meanwhile: after 15 minutes of
+	// PerHour(5) one request passes, and the next failure locks out again. 0 means no
+	// hold.
 	//
 	// If the limit is a share of a total, only the rule's own bucket counts, and
 	// only that one is held: an empty total or floor locks no client out.

@@ -248,7 +248,7 @@ func TestHomeIsBounded(t *testing.T) {
 }
 
 // failing is a Store that keeps nothing.
-type failing struct{ *stint.MemStore }
+type failing struct{ stint.ClockStore }
 
 func (failing) Save([]stint.Change) error { return io.ErrShortWrite }
 

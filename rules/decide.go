@@ -100,7 +100,7 @@ type Running struct {
 	Waiting int
 }
 
-// InFlight yields the keys of a Limiter whose requests have places in flight, in
+// InFlightOf yields the keys of a Limiter whose requests have places in flight, in
 // no particular order: of all doors in this process.
 func InFlightOf(lim stint.Decider) iter.Seq[Running] {
 	return func(yield func(Running) bool) {

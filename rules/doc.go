@@ -4,13 +4,13 @@
 // decided. A door for something else, such as a job runner, is as short as the
 // example.
 //
-// A [Door] has [Rule]s, and a request passes it in these steps:
+// A [Door] has rules, and a request passes it in these steps:
 //
 //  1. [Door.Begin] takes the places of the request, and then its tokens: all of
 //     them, or none. It returns a [Pass] if the request may run.
 //  2. [Settle] reports the true cost of the request, at any time.
 //  3. [Pass.End] tells the rules the outcome: they count, refund and lock out.
-//  4. [Pass.Leave] gives the places back.
+//  4. [Pass.Leave] gives the places back, if a rule has InFlight.
 //
 // Doors are independent of each other. A request that passes two of them, one
 // within the other, spends and takes a place at each, even from the same bucket.

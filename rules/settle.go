@@ -22,7 +22,8 @@ var (
 )
 
 // Settle replaces the cost of a request by the true one, in tokens, at all doors
-// around it. name is the limit of a rule with Settle. If the request used less
+// around it. ctx is the Pass of Door.Begin, or a context made from it. name is the
+// limit of a rule with Settle. If the request used less
 // than its bound, the rest returns, except for what time has brought back already.
 // If it used more, Settle spends as many more tokens as there are, and short is
 // how many were missing.
