@@ -106,10 +106,10 @@ func (l *Limiter) reset(key Key) error {
 		return err
 	}
 	now := l.clock.Now()
+	g := r.advanceLocked(now)
 	r.clampLocked(now) // for an undo
 	r.From = r.tat
 	r.To = min(now, r.tat)
-	g := r.Shard.GateLocked(r.Key)
 	if g != nil && g.Queue.Len() > 0 {
 		r.Turns = g.Queue.Take()
 		r.Shard.MarkDirty(r.index) // the store has the TAT after the turns
@@ -620,15 +620,22 @@ func (r *request) resolve() (needs bool, err error) {
 	return r.op == opReset || needs && r.op != opHold, nil
 }
 
+// advanceLocked charges the turns of the bucket that have come, and returns its
+// gate, or nil.
+func (r *request) advanceLocked(now int64) *cache.Gate {
+	g := r.Shard.GateLocked(r.Key)
+	if g != nil && r.resident {
+		b := r.Shard.At(r.index)
+		r.Shard.AdvanceLocked(b, g, now)
+		r.tat = b.TAT()
+	}
+	return g
+}
+
 // decideLocked decides at the instant now, and sets the new TAT of the bucket.
 func (r *request) decideLocked(now int64, d *Decision) error {
-	s := r.Shard
 	d.Key = r.key
-	g := s.GateLocked(r.Key)
-	if g != nil && r.resident {
-		s.AdvanceLocked(s.At(r.index), g, now)
-		r.tat = s.At(r.index).TAT()
-	}
+	g := r.advanceLocked(now)
 	rule := r.ruleLocked()
 	r.clampLocked(now)
 	r.From, r.To = r.tat, r.tat

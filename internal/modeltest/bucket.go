@@ -33,14 +33,15 @@ type Bucket struct {
 	Rate  Limit   // last limit; waiting turns are charged by it
 }
 
-// charge returns the TAT after the turns went.
+// charge returns the TAT after the turns went. A turn gives nothing back: it leaves
+// a bucket as it is that no request has cut down to a smaller limit yet.
 func (l Limit) charge(tat int64, turns ...*Turn) int64 {
 	for _, t := range turns {
-		own, least := l, int64(0)
-		if t.limit != nil { // perhaps smaller: the turn gives nothing back
-			own, least = *t.limit, tat
+		own := l
+		if t.limit != nil {
+			own = *t.limit
 		}
-		tat = max(least, min(max(tat, t.At)+t.Cost*own.T(), t.At+own.Tau()))
+		tat = max(tat, min(max(tat, t.At)+t.Cost*own.T(), t.At+own.Tau()))
 	}
 	return tat
 }
