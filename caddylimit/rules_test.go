@@ -204,7 +204,11 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 	number("c", 4)
 
 	// Later another process takes the next number, and sees a zone first.
-	require.NoError(t, owner.Declare(stint.Names{5: {Label: "d", Limit: stint.Unlimited}, 6: {Label: "e", Limit: stint.Unlimited}}))
+	names := owner.Limits().Names()
+	names[5], names[6] = stint.NameSpec{Label: "d", Limit: stint.Unlimited}, stint.NameSpec{Label: "e", Limit: stint.Unlimited}
+	limits, err := stint.NewLimits(names)
+	require.NoError(t, err)
+	require.NoError(t, owner.SetLimits(limits))
 	number("e", 6)
 	number("f", 7)
 	number("a", 1)
