@@ -56,23 +56,21 @@ var allowedImports = map[string][]string{
 	"internal/resp":     {},
 	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
-	"internal/filecopy":    {"internal/bboltpage"},                                                                                                   // tests only
-	"internal/testlength":  {},                                                                                                                       // tests only
-	"internal/subprocess":  {},                                                                                                                       // tests only
-	"internal/decidertest": {".", "internal/onetotal", "internal/settle", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
-	"internal/rulestest":   {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},                  // tests only
-	"internal/modeltest":   {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                                          // tests only
-	"storetest":            {"."},
-	"idformat":             {".", "internal/spell", "golang.org/x/net/publicsuffix"},
-	"limitsfile":           {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
-	"internal/places":      {"."},                     // what doors share; not the root's
-	"internal/clientid":    {".", "internal/lockout"}, // the same
-	"internal/lockout":     {"."},                     // the same
-	"internal/unspent":     {"."},                     // the same
-	"internal/settle":      {"."},                     // the same
-	"internal/onetotal":    {"."},                     // the same
-	"rules": {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle",
-		"internal/unspent"},
+	"internal/filecopy":       {"internal/bboltpage"},                                                                                                   // tests only
+	"internal/testlength":     {},                                                                                                                       // tests only
+	"internal/subprocess":     {},                                                                                                                       // tests only
+	"internal/decidertest":    {".", "internal/onetotal", "internal/settle", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest":      {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},                  // tests only
+	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                                          // tests only
+	"storetest":               {"."},
+	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
+	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
+	"internal/places":         {"."},                     // what doors share; not the root's
+	"internal/clientid":       {".", "internal/lockout"}, // the same
+	"internal/lockout":        {"."},                     // the same
+	"internal/settle":         {"."},                     // the same
+	"internal/onetotal":       {"."},                     // the same
+	"rules":                   {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle"},
 	"httplimit":               {".", "rules"},
 	"netlimit":                {".", "internal/clientid", "internal/places"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},

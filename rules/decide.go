@@ -11,7 +11,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/onetotal"
 	"github.com/stint-go/stint/internal/places"
-	"github.com/stint-go/stint/internal/unspent"
 )
 
 // A Part is a rule of a pass, with its decision.
@@ -221,7 +220,7 @@ func (d *Door) decided(a *Part, decision *stint.Decision, allowed bool) {
 		return
 	}
 	if a.Allowed {
-		unspent.TakeOut(&a.Decision.Decision, a.Cost)
+		takeOut(&a.Decision.Decision, a.Cost)
 	}
 }
 
@@ -231,4 +230,19 @@ func (d *Door) show(a *Part, decision *stint.Decision) {
 		a.Label = d.names.Of(d.lim)[decision.Key.Name].Label
 	}
 	a.Decision.Decision = *decision
+}
+
+// takeOut gives d the state of the bucket without the spend. d is the decision of a
+// CheckOnly request: if it allows, it has the state that a spend of cost would leave.
+func takeOut(d *stint.Decision, cost int64) {
+	if !d.Allowed || d.Limit.Count <= 0 {
+		return
+	}
+	d.Remaining += cost
+	switch {
+	case !d.Limit.FollowsCalendar():
+		d.ResetAfter = max(0, d.ResetAfter-time.Duration(cost)*d.Limit.Interval())
+	case d.Remaining >= d.Limit.Burst:
+		d.ResetAfter = 0
+	}
 }

@@ -1,4 +1,4 @@
-package unspent
+package rules
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// TakeOut leaves what a Check of cost 0 says.
+// takeOut leaves what a Check of cost 0 says.
 func TestTakeOut(t *testing.T) {
 	const name stint.Name = 1
 	for _, limit := range []stint.Limit{
@@ -28,7 +28,7 @@ func TestTakeOut(t *testing.T) {
 			if !got.Allowed {
 				want = got
 			}
-			TakeOut(&got, 1)
+			takeOut(&got, 1)
 			require.Equal(t, want, got, limit)
 			_, err = lim.Spend(name.Key("a"), 1)
 			require.NoError(t, err)
