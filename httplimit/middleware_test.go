@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 func TestNew(t *testing.T) {
@@ -227,6 +228,9 @@ func TestPanics(t *testing.T) {
 
 // docs/performance.md has these figures.
 func TestAllocations(t *testing.T) {
+	if testlength.Race {
+		t.Skip("the race detector makes a sync.Pool forget")
+	}
 	limits := testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)})
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)

@@ -158,7 +158,7 @@ func TestAway(t *testing.T) {
 	for range 20 {
 		d, err = l.Spend(other.Key("a"), 7)
 		require.NoError(t, err)
-		require.Equal(t, stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: other.Key("a")}, d)
+		require.Equal(t, stint.Decision{Allowed: true, Taken: 7, Remaining: math.MaxInt64, Key: other.Key("a")}, d)
 	}
 	d, err = l.Spend(shut.Key("a"), 1)
 	require.NoError(t, err)
