@@ -98,7 +98,7 @@ func TestGivenLimit(t *testing.T) {
 			}
 			req := Request{Key: key, Cost: 3, Limit: twenty}
 			ds := make([]Decision, 1)
-			require.Equal(t, Decision{true, 3, 17, 0, 9 * time.Second, key, twenty}, r.spendAll(req))
+			require.Equal(t, Decision{true, 3, 17, 0, 9 * time.Second, key, twenty, 0}, r.spendAll(req))
 			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 14, ds[0].Remaining)
 			r.decided(r.Do(context.Background(), []Request{req}, ds))
@@ -108,12 +108,12 @@ func TestGivenLimit(t *testing.T) {
 			require.Zero(t, place.Delay())
 			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
 			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: JustSpent}))
-			require.Equal(t, Decision{true, 0, 6, 0, 42 * time.Second, key, twenty}, d)
+			require.Equal(t, Decision{true, 0, 6, 0, 42 * time.Second, key, twenty, 0}, d)
 			req.Mode = CheckOnly
 			require.EqualValues(t, 3, r.spendAll(req).Remaining)
 			require.NoError(t, r.DoEach(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 3, ds[0].Remaining)
-			require.Equal(t, Decision{true, 0, 1, 0, 42 * time.Second, key, PerMinute(5)}, r.check(key, 0), "the other limit")
+			require.Equal(t, Decision{true, 0, 1, 0, 42 * time.Second, key, PerMinute(5), 0}, r.check(key, 0), "the other limit")
 		}
 	})
 	t.Run("the sum stays below the larger", func(t *testing.T) {

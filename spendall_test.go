@@ -33,12 +33,12 @@ func TestSpendAll(t *testing.T) {
 	t.Run("strictest", func(t *testing.T) {
 		r := newRig(t)
 		d := r.spendAll(one(free, 0), one(a, 0), one(shared, 0))
-		require.Equal(t, Decision{true, 1, 2, 0, 20 * time.Minute, shared, PerHour(3)}, d, "the fewest left")
+		require.Equal(t, Decision{true, 1, 2, 0, 20 * time.Minute, shared, PerHour(3), 0}, d, "the fewest left")
 		require.Equal(t, free, r.spendAll(one(free, 0)).Key)
 		r.spendAll(one(a, 0), one(shared, 0))
 		r.spendAll(one(a, 0), one(shared, 0))
 		d = r.spendAll(one(b, 0), one(a, 0), one(shared, 0))
-		require.Equal(t, Decision{false, 0, 0, 20 * time.Minute, time.Hour, shared, PerHour(3)}, d)
+		require.Equal(t, Decision{false, 0, 0, 20 * time.Minute, time.Hour, shared, PerHour(3), 0}, d)
 		require.EqualValues(t, 5, r.left(b), "if one denies, none spends")
 		require.EqualValues(t, 2, r.left(a))
 		require.Equal(t, shared, r.spendAll(one(shared, 0), Request{Key: a, Cost: 3}).Key, "of the denied, the longest wait")
@@ -294,14 +294,14 @@ func TestDoEach(t *testing.T) {
 		require.ErrorContains(t, err, "request 6: ")
 		limit := PerMinute(5)
 		require.Equal(t, []Decision{
-			{true, 2, 3, 0, 24 * time.Second, a, limit},
-			{true, 1, 4, 0, 12 * time.Second, b, limit},
-			{true, 2, 1, 0, 48 * time.Second, a, limit},
+			{true, 2, 3, 0, 24 * time.Second, a, limit, 0},
+			{true, 1, 4, 0, 12 * time.Second, b, limit, 0},
+			{true, 2, 1, 0, 48 * time.Second, a, limit, 0},
 			{},
-			{true, 0, 0, 0, 60 * time.Second, a, limit},
-			{false, 0, 1, 12 * time.Second, 48 * time.Second, a, limit},
+			{true, 0, 0, 0, 60 * time.Second, a, limit, 0},
+			{false, 0, 1, 12 * time.Second, 48 * time.Second, a, limit, 0},
 			{},
-			{true, 1, 0, 0, 60 * time.Second, a, limit},
+			{true, 1, 0, 0, 60 * time.Second, a, limit, 0},
 			{Allowed: true},
 		}, ds)
 		require.Error(t, r.DoEach(context.Background(), reqs, ds[:3]))
