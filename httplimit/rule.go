@@ -50,7 +50,7 @@ type Rule struct {
 	// LockOut holds the bucket for this long after a request that leaves fewer
 	// tokens than Cost in it. If CostFunc is set, only a request that leaves no
 	// token counts. A refunded request does not count. The hold is durable, as
-	// stint.Limiter.Hold says. The bucket refills meanwhile: after 15 minutes of
+	// stint.Limiter.Hold says. The bucket refills during the hold: after 15 minutes of
 	// PerHour(5) one request passes, and the next failure locks out again. 0 means no
 	// hold.
 	//
