@@ -99,19 +99,26 @@ func TestDistant(t *testing.T) {
 						lasts: lasts * time.Millisecond, slice: slice * time.Millisecond}
 					l, err := New(c, testLimits(t, stint.PerSecond(1_000_000)), &Options{Timeout: 100 * time.Millisecond})
 					require.NoError(t, err)
-					plain := c.load(lasting, func(stint.Key) error {
-						ctx, cancel := l.context()
-						defer cancel()
-						_, err := c.Eval(ctx, "", "", nil, nil)
-						return err
-					})
-					ours := c.load(lasting, func(key stint.Key) error {
-						_, err := l.Spend(key, 1)
-						return err
-					})
-					t.Logf("%.2f %% errors, plain calls %.2f %%; away %d times", ours, plain, l.Stats().Outages)
-					require.LessOrEqual(t, ours, plain+1)
-					require.NoError(t, l.Close())
+					defer func() { require.NoError(t, l.Close()) }()
+					// Callers fail together, a few times in each load, so one round may have too many of them.
+					var plain, ours float64
+					for rounds := 1.0; ; rounds++ {
+						plain += c.load(lasting, func(stint.Key) error {
+							ctx, cancel := l.context()
+							defer cancel()
+							_, err := c.Eval(ctx, "", "", nil, nil)
+							return err
+						})
+						ours += c.load(lasting, func(key stint.Key) error {
+							_, err := l.Spend(key, 1)
+							return err
+						})
+						t.Logf("%.2f %% errors, plain calls %.2f %%; away %d times", ours/rounds, plain/rounds, l.Stats().Outages)
+						if ours <= plain+rounds {
+							break
+						}
+						require.Less(t, rounds, 5.0, "rounds")
+					}
 				})
 			})
 		}
