@@ -7,10 +7,8 @@ import (
 	"github.com/stint-go/stint/internal/clock"
 )
 
-// Now returns the time that a Limiter of the store would have. It is for tools
-// that read buckets or change them without a Limiter. err is not nil if the
-// store cannot be read. doubt says why the wall clock is not believed, or is nil.
-func (s *BoltStore) Now() (now time.Time, doubt, err error) {
+// Now implements dbfile.Store.
+func (s *boltStore) Now() (now time.Time, doubt, err error) {
 	c := clock.New(nil, nil, nil, endOfTime)
 	backing := storeForCache(s)
 	_, _, err = backing.BeginClock(c)

@@ -207,7 +207,7 @@ func TestLease(t *testing.T) {
 	saves := r.disk.count()
 	require.LessOrEqual(t, saves, 18)
 	require.GreaterOrEqual(t, saves, 15)
-	require.EqualValues(t, saves, r.Stats().Commit.Leases)
+	require.EqualValues(t, saves, r.Stats().Leases)
 	for range 100 {
 		r.refund(key, 1)
 		r.rest()
@@ -245,7 +245,7 @@ func TestRenewal(t *testing.T) {
 		r.take(key, 1) // in the second half
 		r.take(key, 5)
 		rest()
-		require.EqualValues(t, 2, r.Stats().Commit.Leases, "the third half is asked for once")
+		require.EqualValues(t, 2, r.Stats().Leases, "the third half is asked for once")
 		require.Equal(t, []Change{{key, r.tat(0) + 75*hour/4}}, r.disk.latest())
 		answered := make(chan struct{}, 1)
 		go func() {

@@ -125,7 +125,7 @@ func lifeOf(t testing.TB, path string, n int) (outcome string) {
 	}
 	note("flush", l.Flush())
 	note("upkeep", l.store.Maintain(l.Now()))
-	note("compact", l.store.(*BoltStore).Compact())
+	note("compact", l.store.(*boltStore).Compact())
 	for range l.Buckets(damagedPartly) {
 	}
 	note("health", l.Health())

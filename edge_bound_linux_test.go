@@ -64,7 +64,7 @@ func boundChild(args []string) {
 	const resident = 10_000
 	store, err := boltstore.Open(args[0], names.labels(), boltstore.Options{MaxResident: resident, FS: files})
 	must(err)
-	l, err := New(&BoltStore{store: store}, limits, &Options{MaxResident: resident, CommitTimeout: time.Minute})
+	l, err := New(&boltStore{store: store}, limits, &Options{MaxResident: resident, CommitTimeout: time.Minute})
 	must(err)
 	long := strings.Repeat("x", 200)
 	for n := 1; err == nil; n++ {

@@ -203,7 +203,7 @@ func TestFaultSweep(t *testing.T) {
 		},
 		"file": func(t *testing.T) func() Store {
 			path := copyOf(t, made)
-			var s *BoltStore
+			var s *boltStore
 			return func() Store {
 				if s != nil {
 					path = copyOf(t, path)

@@ -72,7 +72,7 @@ func TestFlood(t *testing.T) {
 
 	clock.advance(2 * expiry) // the flood is over
 	flush()
-	require.NoError(t, r.store.(*BoltStore).Compact()) // applies the journal
+	require.NoError(t, r.store.(*boltStore).Compact()) // applies the journal
 	for range 128 {
 		flush()
 	}
@@ -81,7 +81,7 @@ func TestFlood(t *testing.T) {
 		left += len(collect(t, r.store.All(name)))
 	}
 	require.Equal(t, 2, left, "only the two that were there first")
-	require.NoError(t, r.store.(*BoltStore).Compact())
+	require.NoError(t, r.store.(*boltStore).Compact())
 	require.Less(t, r.Stats().File.Bytes, int64(4<<20))
 	for _, key := range []Key{spent, held} {
 		require.False(t, r.spend(key, 1).Allowed, "%v was forgotten", key)

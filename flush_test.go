@@ -101,7 +101,8 @@ func TestFlusher(t *testing.T) {
 			require.ErrorIs(t, st.Err, errDisk)
 			require.Greater(t, st.Failures, int64(1), "it is tried again")
 			require.Less(t, st.Failures, int64(5), "not at every tick")
-			require.WithinRange(t, st.Since, failed, failed.Add(time.Second))
+			require.WithinRange(t, events[0].Time, failed, failed.Add(time.Second))
+			require.ErrorContains(t, r.Health(), "since "+events[0].Time.UTC().Format(time.RFC3339))
 
 			r.disk.fail(nil)
 			require.Equal(t, saved, r.stored(key))

@@ -168,7 +168,7 @@ func (l *Limiter) inspectLocked(s *cache.Shard, h uint64, key Key, stored int64)
 // Snapshot writes a copy of the store's file, with everything spent so far,
 // and returns its length in bytes. It serves backups and inspection while
 // decisions go on. If the file was removed, the copy still has all buckets.
-// BoltStore.Snapshot has the details; a store without a file returns an error.
+// OpenBolt has the details; a store without a file returns an error.
 func (l *Limiter) Snapshot(w io.Writer) (int64, error) {
 	if err := l.Flush(); err != nil && !errors.Is(err, ErrGone) {
 		return 0, err

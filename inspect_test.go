@@ -171,7 +171,7 @@ func TestStats(t *testing.T) {
 	st := r.Stats()
 	require.Equal(t, want, st.Limits)
 	require.EqualValues(t, 3, st.Resident)
-	require.EqualValues(t, 1, st.Flush.Flushes)
+	require.EqualValues(t, 1, st.Flush.Saves)
 	require.EqualValues(t, 3, st.Flush.Buckets)
 	require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
 	require.Equal(t, want, r.Stats().Limits, "counts outlive limits")

@@ -74,9 +74,9 @@ func TestKilledProcess(t *testing.T) {
 	clock := newSimClock()
 	clock.ns.Store(opts.Now)
 	s := &limiterSystem{clock: clock, limits: limitsOfModel(withWorkers(opts.Limits, opts.Level))}
-	var err error
-	s.bolt, err = OpenBolt(opts.Path, s.limits.Names(), nil)
+	store, err := OpenBolt(opts.Path, s.limits.Names(), nil)
 	require.NoError(t, err)
+	s.bolt = store.(*boltStore)
 	s.Limiter, err = New(s.bolt, s.limits, &Options{
 		FlushInterval: 2 * time.Millisecond, CommitTimeout: time.Hour, MaxResident: opts.Resident, Now: clock.Now,
 	})

@@ -9,8 +9,9 @@ type Stats struct {
 	Dirty     int64               // buckets in memory, changed since they were saved
 	Loads     int64               // of buckets that were not in memory
 	Evictions int64               // buckets removed from memory to make space
-	Flush     FlushStats
-	Commit    CommitStats
+	Flush     SaveStats
+	Commit    SaveStats
+	Leases    int64     // written by commits, new or renewed
 	Saving    time.Time // begin of the save under way, by the Limiter's clock; zero if there is none
 	File      FileStats // zero if the store has no file
 	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
@@ -26,25 +27,13 @@ type LimitStats struct {
 	Errors          int64 // calls that returned an error
 }
 
-// FlushStats are counts and times of the flushes of one Limiter. A large flush
-// is several saves, and each of them counts.
-type FlushStats struct {
-	Flushes  int64         // that wrote something
+// SaveStats are counts and times of the flushes or of the commits of one
+// Limiter. A large flush is several saves, and each of them counts. Commits are
+// the saves that Holds wait for, and decisions at Leased and Synced.
+type SaveStats struct {
+	Saves    int64         // that wrote something
 	Buckets  int64         // written or deleted by them
-	Failures int64         // flushes that failed; the next one writes what they did not
-	Last     time.Duration // how long the last one took
-	Longest  time.Duration
-	Err      error     // why the last one failed; nil if it did not
-	Since    time.Time // of the first failure in a row, by the Limiter's clock
-}
-
-// CommitStats are counts and times of commits. Holds wait for commits, and so
-// do decisions at Leased and Synced.
-type CommitStats struct {
-	Commits  int64
-	Buckets  int64 // buckets and holds written
-	Leases   int64 // leases written, new or renewed
-	Failures int64
+	Failures int64         // the next flush writes what those of flushes did not
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
 	Err      error // why the last one failed; nil if it did not
@@ -57,10 +46,13 @@ func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits: make(map[Name]LimitStats), File: l.store.Stats(),
 		Resident: c.Resident, Loads: c.Loads, Evictions: c.Evictions,
-		Flush: FlushStats(c.Flush), Saving: c.Saving,
-		Commit: CommitStats{
-			c.Commit.Saves, c.Buckets, c.Leases, c.Commit.Failures, c.Commit.Last, c.Commit.Longest, c.Commit.Err,
+		Flush: SaveStats{
+			c.Flush.Flushes, c.Flush.Buckets, c.Flush.Failures, c.Flush.Last, c.Flush.Longest, c.Flush.Err,
 		},
+		Commit: SaveStats{
+			c.Commit.Saves, c.Buckets, c.Commit.Failures, c.Commit.Last, c.Commit.Longest, c.Commit.Err,
+		},
+		Leases: c.Leases, Saving: c.Saving,
 	}
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {

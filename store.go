@@ -15,7 +15,7 @@ import (
 // of it here, and has an example of one. A Store may also be a ClockStore, a
 // PacedStore and a FileStore: a wrapper that embeds a Store must pass their
 // methods on. Open and the servers of hostlimit, and redislimit.Options.Local,
-// use a BoltStore.
+// use that of OpenBolt.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold. The entry with
@@ -64,12 +64,10 @@ type Store interface {
 
 // ClockStore is a Store that also keeps a record of the clock: which boot of the
 // machine saved last, and when it booted. With it, time goes on over processes
-// that live for milliseconds. A BoltStore is one, and so is what NewMemStore
-// returns. Without the record, the time between two processes counts only if the clock
-// is right.
+// that live for milliseconds. The Stores of OpenBolt and NewMemStore are such.
+// Without the record, the time between two processes counts only if the clock is
+// right.
 type ClockStore interface {
-	Store
-
 	// LoadClock returns the record that was last saved, or nil.
 	LoadClock() ([]byte, error)
 
@@ -79,31 +77,27 @@ type ClockStore interface {
 
 // PacedStore is a Store whose saves may have to wait for its own upkeep. While it
 // has little room, the Limiter makes its saves small, so that decisions that
-// wait for space in memory get it sooner. A BoltStore is a PacedStore. Without
-// Room, a save has up to some thousand buckets.
+// wait for space in memory get it sooner. That of OpenBolt is one. Without Room,
+// a save has up to some thousand buckets.
 type PacedStore interface {
-	Store
-
 	// Room returns about how many buckets the next Save should have, and at least
 	// 1. It must not wait.
 	Room() int
 }
 
 // FileStore is a Store with a file at a path, from which another program may
-// move it away. A BoltStore is a FileStore. Without it, Limiter.InPlace returns
+// move it away, as that of OpenBolt has. Without it, Limiter.InPlace returns
 // nil, and hostlimit's server does not notice that the file has gone.
 type FileStore interface {
-	Store
-
 	// InPlace returns nil if the file is at its path. Otherwise the error is
 	// ErrGone, and fs.ErrNotExist if the path has no file. It reads nothing.
 	InPlace() error
 }
 
 var (
-	_, _ ClockStore = (*BoltStore)(nil), (*memStore)(nil)
-	_    PacedStore = (*BoltStore)(nil)
-	_    FileStore  = (*BoltStore)(nil)
+	_, _ ClockStore = (*boltStore)(nil), (*memStore)(nil)
+	_    PacedStore = (*boltStore)(nil)
+	_    FileStore  = (*boltStore)(nil)
 )
 
 // Change is the state of one bucket: its TAT in Unix nanoseconds, or 0 if there
@@ -113,7 +107,7 @@ type Change struct {
 	TAT int64
 }
 
-// FileStats describe a BoltStore's file, and what was done for it since it was
+// FileStats describe the file of a Store, and what was done for it since it was
 // opened.
 type FileStats struct {
 	Format      int   // number of the format: docs/format.md
@@ -129,7 +123,7 @@ type FileStats struct {
 
 // storeForCache returns the functions of a store as the cache calls them.
 func storeForCache(store Store) cache.Store {
-	if s, ok := store.(*BoltStore); ok {
+	if s, ok := store.(*boltStore); ok {
 		return cache.Store{
 			Load: s.store.Load, Save: s.store.Save, All: s.store.All, Maintain: s.store.Maintain,
 			LoadClock: s.store.LoadClock, SaveClock: s.store.SaveClock, Room: s.store.Room,

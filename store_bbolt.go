@@ -34,24 +34,31 @@ type BoltOptions struct {
 	ReadOnly bool
 }
 
-// BoltStore is a Store in one bbolt file, which it keeps locked until Close.
-// docs/format.md describes the file.
-//
-// Each call that meets damage returns ErrCorrupt, and other calls go on. If
-// damage makes bbolt panic, every later call returns that error, and this
-// process does not touch the file again.
-type BoltStore struct {
+// boltStore is the Store of OpenBolt. The methods that Store, ClockStore,
+// PacedStore and FileStore do not have are those of dbfile.Store, for programs
+// of this module that do not know a file's limits.
+type boltStore struct {
 	store *boltstore.Store
 
 	saves   sync.Mutex         // before all locks of store
 	entries []fileformat.Entry // memory for the next Save
 }
 
-// OpenBolt opens the file, or makes it (mode 0600) if there is none, and enters
-// the names that it does not have. A crash while the file is being made leaves
-// no file. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
+// OpenBolt returns a Store in the bbolt file at path, which it keeps locked until
+// Close. If there is no file, it makes one with mode 0600, and a crash on the way
+// leaves none. It enters the names that the file does not have. docs/format.md
+// describes the file. The Store is also a ClockStore, a PacedStore and a
+// FileStore. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
 // the operating system's.
-func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
+//
+// Each call that meets damage returns ErrCorrupt, and other calls go on. If
+// damage makes bbolt panic, every later call returns that error, and this
+// process does not touch the file again.
+//
+// Maintain compacts a file over 64 MiB, or 8 MiB on 32 bits, if more than half of
+// it is free, while saves and loads go on. Snapshot makes its copy beside the
+// file first (FILE.snapshot-….tmp), so that no save waits for the writer.
+func OpenBolt(path string, names Names, opts *BoltOptions) (Store, error) {
 	var o BoltOptions
 	if opts != nil {
 		o = *opts
@@ -74,18 +81,18 @@ func OpenBolt(path string, names Names, opts *BoltOptions) (*BoltStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &BoltStore{store: store}, nil
+	return &boltStore{store: store}, nil
 }
 
 // Declare implements Store. It enters the names that the file does not have:
 // all of them, or none if one is ErrNameMismatch.
-func (s *BoltStore) Declare(names Names) error { return s.store.Declare(names.labels()) }
+func (s *boltStore) Declare(names Names) error { return s.store.Declare(names.labels()) }
 
 // InPlace implements FileStore.
-func (s *BoltStore) InPlace() error { return s.store.InPlace() }
+func (s *boltStore) InPlace() error { return s.store.InPlace() }
 
-// Labels returns the labels that the file has, by number.
-func (s *BoltStore) Labels() map[Name]string {
+// Labels implements dbfile.Store.
+func (s *boltStore) Labels() map[Name]string {
 	labels := map[Name]string{}
 	for name, label := range s.store.Names() {
 		labels[Name(name)] = label
@@ -93,10 +100,8 @@ func (s *BoltStore) Labels() map[Name]string {
 	return labels
 }
 
-// Number returns the number that the file has for a label. A new label gets the
-// lowest free number, and keeps it for ever. If no number is free, the error is
-// ErrNameMismatch.
-func (s *BoltStore) Number(label string) (Name, error) {
+// Number implements dbfile.Store, and serves Limiter.Number.
+func (s *boltStore) Number(label string) (Name, error) {
 	if label == "" {
 		return 0, errors.New("stint: Number: no label")
 	}
@@ -104,10 +109,8 @@ func (s *BoltStore) Number(label string) (Name, error) {
 	return Name(name), err
 }
 
-// Relabel gives numbers new labels. Their buckets stay. Numbers are permanent:
-// if the file has another number for one of the labels, the error is
-// ErrNameMismatch and the file keeps all of its labels.
-func (s *BoltStore) Relabel(labels map[Name]string) error {
+// Relabel implements dbfile.Store.
+func (s *boltStore) Relabel(labels map[Name]string) error {
 	numbered := map[uint16]string{}
 	for name, label := range labels {
 		numbered[uint16(name)] = label
@@ -116,12 +119,12 @@ func (s *BoltStore) Relabel(labels map[Name]string) error {
 }
 
 // Load implements Store.
-func (s *BoltStore) Load(key Key) (tat int64, err error) {
+func (s *boltStore) Load(key Key) (tat int64, err error) {
 	return s.store.Load(uint16(key.Name), key.ID)
 }
 
 // Save implements Store, in one transaction.
-func (s *BoltStore) Save(changes []Change) error {
+func (s *boltStore) Save(changes []Change) error {
 	s.saves.Lock()
 	defer s.saves.Unlock()
 	entries := slices.Grow(s.entries[:0], len(changes))
@@ -135,17 +138,17 @@ func (s *BoltStore) Save(changes []Change) error {
 }
 
 // Room implements PacedStore.
-func (s *BoltStore) Room() int { return s.store.Room() }
+func (s *boltStore) Room() int { return s.store.Room() }
 
 // LoadClock implements ClockStore.
-func (s *BoltStore) LoadClock() ([]byte, error) { return s.store.LoadClock() }
+func (s *boltStore) LoadClock() ([]byte, error) { return s.store.LoadClock() }
 
 // SaveClock implements ClockStore, in one transaction.
-func (s *BoltStore) SaveClock(record []byte) error { return s.store.SaveClock(record) }
+func (s *boltStore) SaveClock(record []byte) error { return s.store.SaveClock(record) }
 
 // All implements Store. No transaction stays open while the caller uses the
 // buckets.
-func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
+func (s *boltStore) All(name Name) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		for e, err := range s.store.All(uint16(name)) {
 			if !yield(Change{Key{Name(e.Name), e.ID}, e.TAT}, err) {
@@ -158,27 +161,20 @@ func (s *BoltStore) All(name Name) iter.Seq2[Change, error] {
 // Maintain implements Store. It applies the journal, deletes buckets that are
 // full again, and compacts a file that is mostly free pages. Each call does a
 // part, and some of it runs in the background.
-func (s *BoltStore) Maintain(now time.Time) error { return s.store.Maintain(now) }
+func (s *boltStore) Maintain(now time.Time) error { return s.store.Maintain(now) }
 
 // Health implements Store. It touches no disk.
-func (s *BoltStore) Health() error { return s.store.Health() }
+func (s *boltStore) Health() error { return s.store.Health() }
 
-// Compact rewrites the file without its free pages, and puts the new one in
-// place of the old one in one step, while saves and loads go on. A file over
-// 64 MiB, or 8 MiB on 32 bits, is compacted automatically when more than half of
-// it is free. After an error the old file stays in use, with one exception. If
-// only the name of the new file could not be made durable, the new file is in
-// use. Each save then tries first to make the name durable.
-func (s *BoltStore) Compact() error { return s.store.Compact() }
+// Compact implements dbfile.Store.
+func (s *boltStore) Compact() error { return s.store.Compact() }
 
-// Snapshot implements Store. It writes a copy of the file, as it is at one
-// moment. The copy is made beside the file first (FILE.snapshot-….tmp), so that
-// no save waits for w.
-func (s *BoltStore) Snapshot(w io.Writer) (int64, error) { return s.store.Snapshot(w) }
+// Snapshot implements Store.
+func (s *boltStore) Snapshot(w io.Writer) (int64, error) { return s.store.Snapshot(w) }
 
 // Close implements Store. It applies a short journal first, and leaves a long
 // one to the next Open. A second Close returns what the first did.
-func (s *BoltStore) Close() error { return s.store.Close() }
+func (s *boltStore) Close() error { return s.store.Close() }
 
 // Stats implements Store.
-func (s *BoltStore) Stats() FileStats { return FileStats(s.store.Stats()) }
+func (s *boltStore) Stats() FileStats { return FileStats(s.store.Stats()) }

@@ -34,18 +34,18 @@ var storeNames = Names{1: {Label: "one"}, 2: {Label: "two", Limit: Unlimited},
 func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
 // openBolt opens a file, which is closed when the test ends.
-func openBolt(t testing.TB, path string, names Names) *BoltStore {
+func openBolt(t testing.TB, path string, names Names) *boltStore {
 	t.Helper()
 	return openBoltOn(t, path, names, nil)
 }
 
 // openBoltOn is openBolt on a file system that may fail.
-func openBoltOn(t testing.TB, path string, names Names, files *boltfile.FS) *BoltStore {
+func openBoltOn(t testing.TB, path string, names Names, files *boltfile.FS) *boltStore {
 	t.Helper()
 	store, err := boltstore.Open(path, names.labels(),
 		boltstore.Options{LockTimeout: longLock, MaxResident: 1 << 20, FS: files})
 	require.NoError(t, err)
-	s := &BoltStore{store: store}
+	s := &boltStore{store: store}
 	t.Cleanup(func() { s.Close() })
 	return s
 }

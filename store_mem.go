@@ -14,7 +14,7 @@ import (
 // NewMemStore returns an empty Store in memory: for tests, for simulations, and for
 // limits that need not outlive the process. It outlives its Limiter: after Close it
 // may be given to the next one, as a file would be. It has no file for Snapshot.
-func NewMemStore() ClockStore { return &memStore{tats: make(map[Key]int64)} }
+func NewMemStore() Store { return &memStore{tats: make(map[Key]int64)} }
 
 type memStore struct {
 	mu    sync.Mutex

@@ -20,7 +20,7 @@ type limiterSystem struct {
 	*Limiter
 	clock  *simClock
 	limits *Limits
-	bolt   *BoltStore // nil if it has no file
+	bolt   *boltStore // nil if it has no file
 	mu     sync.Mutex
 	places []Reservation
 	calls  uint64
@@ -304,7 +304,7 @@ func world(tb testing.TB, opts Options, disk *modeltest.Disk,
 	env.Open = func(ls modeltest.Limits) modeltest.System {
 		s := &limiterSystem{clock: clock, limits: limitsOfModel(ls)}
 		store := open(s.limits)
-		if bolt, ok := store.(*BoltStore); ok {
+		if bolt, ok := store.(*boltStore); ok {
 			s.bolt = bolt
 		}
 		if disk != nil {

@@ -335,7 +335,7 @@ func (w *worker) load(o order) (r reply, err error) {
 				return
 			case <-tick:
 			}
-			if st := flushStats(w.decider); st.Flushes > flushesBefore.Flushes {
+			if st := flushStats(w.decider); st.Saves > flushesBefore.Saves {
 				longest = max(longest, st.Last)
 			}
 		}
@@ -361,7 +361,7 @@ func (w *worker) load(o order) (r reply, err error) {
 		Took:      took,
 		Latencies: total.latencies(),
 		Bytes:     written,
-		Flushes:   after.Flushes - flushesBefore.Flushes,
+		Flushes:   after.Saves - flushesBefore.Saves,
 		Flushed:   after.Buckets - flushesBefore.Buckets,
 		Longest:   longest,
 	}

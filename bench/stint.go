@@ -135,9 +135,9 @@ func flushDirty(d Decider) error {
 	return nil
 }
 
-func flushStats(d Decider) stint.FlushStats {
+func flushStats(d Decider) stint.SaveStats {
 	if s, ok := d.(*stintDecider); ok {
 		return s.Stats().Flush
 	}
-	return stint.FlushStats{}
+	return stint.SaveStats{}
 }

@@ -317,13 +317,13 @@ func TestClientRefundAfterSlowCommit(t *testing.T) {
 
 // slowStore has saves that wait.
 type slowStore struct {
-	stint.ClockStore
+	stint.Store
 	release chan struct{}
 }
 
 func (s slowStore) Save(changes []stint.Change) error {
 	<-s.release
-	return s.ClockStore.Save(changes)
+	return s.Store.Save(changes)
 }
 
 // A call with several attempts spends once, because gRPC retries below

@@ -467,7 +467,7 @@ func (b *betweenCalls) Bucket(key stint.Key) (stint.Bucket, error) {
 
 // slowStore has saves that wait. saving has room for one.
 type slowStore struct {
-	stint.ClockStore
+	stint.Store
 	saving, release chan struct{}
 }
 
@@ -477,7 +477,7 @@ func (s *slowStore) Save(changes []stint.Change) error {
 	default:
 	}
 	<-s.release
-	return s.ClockStore.Save(changes)
+	return s.Store.Save(changes)
 }
 
 func TestByHost(t *testing.T) {

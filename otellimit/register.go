@@ -181,10 +181,10 @@ func (r *reader) observeStats(o metric.Observer, st *stint.Stats) {
 	o.ObserveInt64(r.dirty, st.Dirty, r.plain...)
 	o.ObserveInt64(r.steps, st.Forward, r.forward...)
 	o.ObserveInt64(r.steps, st.Backward, r.backward...)
-	if st.Flush.Flushes+st.Flush.Failures > 0 {
+	if st.Flush.Saves+st.Flush.Failures > 0 {
 		o.ObserveFloat64(r.flush, st.Flush.Last.Seconds(), r.plain...)
 	}
-	if st.Commit.Commits+st.Commit.Failures > 0 {
+	if st.Commit.Saves+st.Commit.Failures > 0 {
 		o.ObserveFloat64(r.commit, st.Commit.Last.Seconds(), r.plain...)
 	}
 	if st.File.Format > 0 {

@@ -49,8 +49,8 @@ func TestRegister(t *testing.T) {
 			class:         {Allowed: 9, Borrowed: 7},
 		},
 		Resident: 20, Dirty: 21, Forward: 22, Backward: 23,
-		Flush:  stint.FlushStats{Flushes: 1, Last: 1500 * time.Millisecond},
-		Commit: stint.CommitStats{Failures: 1, Last: 250 * time.Microsecond},
+		Flush:  stint.SaveStats{Saves: 1, Last: 1500 * time.Millisecond},
+		Commit: stint.SaveStats{Failures: 1, Last: 250 * time.Microsecond},
 		File:   stint.FileStats{Format: 1, Bytes: 30, Free: 31, Journal: 32, Journaled: 33},
 	}}
 	register(t, provider, s, nil)

@@ -290,7 +290,7 @@ func TestDebtsUnreadable(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.node.Local.Flush())
 	file := l.node.Local
-	store := &unreadable{ClockStore: stint.NewMemStore()}
+	store := &unreadable{Store: stint.NewMemStore()}
 	broken, err := stint.New(store, file.Limits(), nil)
 	require.NoError(t, err)
 	store.broken.Store(true)
@@ -310,13 +310,13 @@ func TestDebtsUnreadable(t *testing.T) {
 
 // unreadable is a Store that cannot be read.
 type unreadable struct {
-	stint.ClockStore
+	stint.Store
 	broken atomic.Bool
 }
 
 func (s *unreadable) All(name stint.Name) iter.Seq2[stint.Change, error] {
 	if !s.broken.Load() {
-		return s.ClockStore.All(name)
+		return s.Store.All(name)
 	}
 	return func(yield func(stint.Change, error) bool) { yield(stint.Change{}, os.ErrInvalid) }
 }

@@ -248,7 +248,7 @@ func TestHomeIsBounded(t *testing.T) {
 }
 
 // failing is a Store that keeps nothing.
-type failing struct{ stint.ClockStore }
+type failing struct{ stint.Store }
 
 func (failing) Save([]stint.Change) error { return io.ErrShortWrite }
 

@@ -14,7 +14,7 @@ func TestMemStore(t *testing.T) {
 	storetest.Run(t, func(*testing.T) stint.Store { return stint.NewMemStore() })
 }
 
-func TestBoltStore(t *testing.T) {
+func TestOpenBolt(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) stint.Store {
 		s, err := stint.OpenBolt(filepath.Join(t.TempDir(), "buckets.db"), stint.Names{1: {Label: "one"}}, nil)
 		require.NoError(t, err)

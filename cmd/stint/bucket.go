@@ -132,7 +132,7 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
 	for name, label := range store.Labels() {
-		limit, ok := lineOf(store.BoltStore, label)
+		limit, ok := lineOf(store.Store, label)
 		if !ok {
 			continue
 		}

@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // timeOf returns the time of the file's buckets. If that is not the clock's, a
 // warning says so.
-func timeOf(cmd *cobra.Command, store *stint.BoltStore) (time.Time, error) {
+func timeOf(cmd *cobra.Command, store dbfile.Store) (time.Time, error) {
 	now, doubt, err := store.Now()
 	if err == nil && doubt != nil && cmd != nil {
 		warn(cmd.ErrOrStderr(), doubt)

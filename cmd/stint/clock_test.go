@@ -11,14 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 )
 
 // spentByAlice returns a file in which alice has spent, open.
-func spentByAlice(t *testing.T) (db string, store *stint.BoltStore) {
+func spentByAlice(t *testing.T) (db string, store dbfile.Store) {
 	db = filepath.Join(t.TempDir(), "stint.db")
 	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
-	store, err := stint.OpenBolt(db, nil, nil)
+	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	return db, store
 }
@@ -93,7 +94,7 @@ func TestClockOfQuota(t *testing.T) {
 	quota := stint.EachMonth(5, time.UTC)
 	flags := []string{"--db", db, "--limit", quota.String()}
 	require.Zero(t, runArgs(t, append([]string{"allow", "alice"}, flags...)...).status)
-	store, err := stint.OpenBolt(db, nil, nil)
+	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	ahead := time.Now().Add(70 * 24 * time.Hour)
 	require.NoError(t, store.Save([]stint.Change{{TAT: ahead.UnixNano()}}))

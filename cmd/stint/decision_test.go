@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // The limit gives a token back in eight hours, so the time that a step takes
@@ -107,7 +108,7 @@ func TestDecisionFile(t *testing.T) {
 	for command, status := range map[string]int{"check": 0, "refund": 2, "reset": 2} {
 		require.Equal(t, status, runArgs(t, command, "--limit", "3/1m", "--name", "unheard", "alice").status)
 	}
-	store, err := stint.OpenBolt(db, nil, nil)
+	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	assert.Equal(t, map[stint.Name]string{1: defaultLabel}, store.Labels())
@@ -139,7 +140,7 @@ func TestDecisionNotSaved(t *testing.T) {
 // check leaves the file as it is, also if a hold in it is over.
 func TestDecisionAfterHold(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
-	store, err := stint.OpenBolt(db, stint.Names{1: {Label: defaultLabel}}, nil)
+	store, err := dbfile.Open(db, stint.Names{1: {Label: defaultLabel}}, nil)
 	require.NoError(t, err)
 	key := stint.Name(1).Key("a")
 	require.NoError(t, store.Save([]stint.Change{{Key: stint.Unknown.Key(key.String()), TAT: 1}, {Key: key, TAT: 1}}))

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
-	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 func TestErrors(t *testing.T) {
@@ -38,7 +38,7 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, other.Close())
 
 	locked := filepath.Join(t.TempDir(), "locked.db")
-	owner, err := stint.OpenBolt(locked, nil, nil)
+	owner, err := dbfile.Open(locked, nil, nil)
 	require.NoError(t, err)
 	defer owner.Close()
 

@@ -52,7 +52,7 @@ in base64, and "base64":true says so.`,
 			if err != nil {
 				return err
 			}
-			now, err := timeOf(cmd, store.BoltStore)
+			now, err := timeOf(cmd, store.Store)
 			if err == nil {
 				err = export(cmd, store, now)
 			}

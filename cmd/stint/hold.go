@@ -180,7 +180,7 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 		return err
 	}
 	names := store.Labels()
-	now, err := timeOf(cmd, store.BoltStore)
+	now, err := timeOf(cmd, store.Store)
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/replay"
 )
@@ -147,7 +148,7 @@ func (f *importFlags) put(in *imported) (all int, err error) {
 // number returns the file's number for each number in names. A label that the
 // file does not have keeps its number. If the file uses that number, the label
 // gets another one, but none that another label keeps.
-func number(store *stint.BoltStore, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
+func number(store dbfile.Store, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
 	numbers := map[stint.Name]stint.Name{}
 	var others []stint.Name
 	for _, name := range slices.Sorted(maps.Keys(names)) {

@@ -55,7 +55,7 @@ func (f *limitFlags) label() string {
 // wants reports whether to show the buckets of a label. Without --name, those of
 // all limits are shown.
 func (f *limitFlags) wants(store *readStore, label string) bool {
-	_, isLine := lineOf(store.BoltStore, label)
+	_, isLine := lineOf(store.Store, label)
 	return label == f.name || f.name == "" && !isLine
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 const (
@@ -53,7 +54,7 @@ func TestLimitsFiles(t *testing.T) {
 		"--name", "Exports", "--json", "alice")
 	assert.Contains(t, r.stdout, `"remaining":9223372036854775807,"limit":null,`)
 
-	store, err := stint.OpenBolt(db, nil, nil)
+	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	want := map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"} // in the order of their first use
 	assert.Equal(t, want, store.Labels())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -21,7 +22,7 @@ const lineSuffix = " line"
 
 // lineOf returns the limit whose turns the file keeps under a label. ok is
 // false if the label is not one for turns.
-func lineOf(store *stint.BoltStore, label string) (limit stint.Name, ok bool) {
+func lineOf(store dbfile.Store, label string) (limit stint.Name, ok bool) {
 	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
 		limit, ok = numberOf(store, label)
 	}
@@ -88,7 +89,7 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
 		db.lockTimeout, outOfTime = left, true
 	}
-	var store *stint.BoltStore
+	var store dbfile.Store
 	var owner *hostlimit.Guest
 	opened := make(chan error, 1)
 	go func() {
@@ -118,7 +119,7 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 }
 
 // spend is step on the open file.
-func (l *waiter) spend(store *stint.BoltStore, now, deadline time.Time) (delay time.Duration, err error) {
+func (l *waiter) spend(store dbfile.Store, now, deadline time.Time) (delay time.Duration, err error) {
 	last, err := l.last(store, now)
 	if err != nil {
 		return 0, err
@@ -209,7 +210,7 @@ func (l *waiter) later(last int64, now time.Time) bool {
 func (l *waiter) label() string { return l.f.limits.label() + lineSuffix }
 
 // last returns the last turn of the id, or 0 if there is none.
-func (l *waiter) last(store *stint.BoltStore, now time.Time) (int64, error) {
+func (l *waiter) last(store dbfile.Store, now time.Time) (int64, error) {
 	name, ok := numberOf(store, l.label())
 	if !ok {
 		return 0, nil
@@ -221,7 +222,7 @@ func (l *waiter) last(store *stint.BoltStore, now time.Time) (int64, error) {
 	return min(last, now.UnixNano()+most*interval), failed(err)
 }
 
-func (l *waiter) setLast(store *stint.BoltStore, turn int64) error {
+func (l *waiter) setLast(store dbfile.Store, turn int64) error {
 	name, err := store.Number(l.label())
 	if err != nil {
 		return failed(err)
@@ -264,7 +265,7 @@ func (l *waiter) refund() error {
 }
 
 // decide acts on the bucket. When it returns, the result is durable.
-func (l *waiter) decide(store *stint.BoltStore, do action) (stint.Decision, error) {
+func (l *waiter) decide(store dbfile.Store, do action) (stint.Decision, error) {
 	name, err := store.Number(l.f.limits.label())
 	if err != nil {
 		return stint.Decision{}, failed(err)

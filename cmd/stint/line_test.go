@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // newWaiter returns a waiter for one token of a limit of one an hour.
@@ -92,7 +93,7 @@ func TestLineSlowLimit(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, period := range []time.Duration{day, 100 * day, 200 * day, 365 * day, 36500 * day} {
 		db := filepath.Join(t.TempDir(), "a.db")
-		store, err := stint.OpenBolt(db, nil, nil)
+		store, err := dbfile.Open(db, nil, nil)
 		require.NoError(t, err)
 		_, err = store.Number(defaultLabel + lineSuffix)
 		require.NoError(t, err)

@@ -124,10 +124,10 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 		buckets, err := f.ask(owner, measure)
 		return buckets, errors.Join(err, failed(owner.Close()))
 	}
-	if _, ok := numberOf(store.BoltStore, f.limits.name); !ok && f.limits.name != "" {
+	if _, ok := numberOf(store.Store, f.limits.name); !ok && f.limits.name != "" {
 		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
 	}
-	now, err = timeOf(cmd, store.BoltStore)
+	now, err = timeOf(cmd, store.Store)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

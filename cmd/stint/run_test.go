@@ -18,6 +18,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -83,7 +84,7 @@ func TestRunInterrupted(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
 	tats := func() (tats [2]int64) { // of the bucket, and of its line
-		store, err := stint.OpenBolt(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
+		store, err := dbfile.Open(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
 		require.NoError(t, err)
 		defer store.Close()
 		for i := range tats {
@@ -100,7 +101,7 @@ func TestRunInterrupted(t *testing.T) {
 	assert.Equal(t, spent[0], left[0])
 	assert.LessOrEqual(t, left[1], time.Now().UnixNano(), "nobody is in line")
 
-	owner, err := stint.OpenBolt(db, nil, nil)
+	owner, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	r = interrupted(t, process(t, args...)) // an early signal ends it before it spends anything
 	require.NoError(t, owner.Close())
@@ -137,7 +138,7 @@ func TestRunPassesSignals(t *testing.T) {
 // exit status is another.
 func TestRunTimeoutLocked(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
-	owner, err := stint.OpenBolt(db, nil, nil)
+	owner, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	defer owner.Close()
 	run := func(flags ...string) result {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -148,7 +149,7 @@ func expectUnchanged(ts *testscript.TestScript, neg bool, args []string) {
 
 // holdLock runs "lock FILE". The file is open until the script ends.
 func holdLock(ts *testscript.TestScript, _ bool, args []string) {
-	store, err := stint.OpenBolt(ts.MkAbs(args[0]), nil, nil)
+	store, err := dbfile.Open(ts.MkAbs(args[0]), nil, nil)
 	ts.Check(err)
 	ts.Defer(func() { store.Close() })
 }

@@ -133,7 +133,7 @@ func twoFlushes(t *testing.T, db string) {
 	flushes := func() int64 {
 		st := owner.Stats()
 		require.NoError(t, st.Err)
-		return st.Flush.Flushes
+		return st.Flush.Saves
 	}
 	before := flushes()
 	eventually(t, func() bool { return flushes() >= before+2 })

@@ -27,6 +27,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -352,7 +353,7 @@ func TestServePipelineDamage(t *testing.T) {
 		require.Len(t, throttled(t, s, fmt.Sprintf("key:%04d", i)), 1)
 	}
 	require.NoError(t, s.limiter.Close())
-	store, err := stint.OpenBolt(path, nil, nil)
+	store, err := dbfile.Open(path, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, store.Compact())
 	require.NoError(t, store.Close())

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // show explains what a bucket has of its total.
@@ -22,7 +23,7 @@ Tenant: {burst: 600, count: 600, period: 60000h}
 `)
 	write("floors.yml", "- TenantFloor: {burst: 100, count: 100, period: 50000h, ids: [acme, globex]}\n")
 	names := stint.Names{7: {Label: "Total", ID: stint.Shared}, 8: {Label: "Tenant"}, 9: {Label: "TenantFloor"}}
-	store, err := stint.OpenBolt("stint.db", names, nil)
+	store, err := dbfile.Open("stint.db", names, nil)
 	require.NoError(t, err)
 	require.NoError(t, store.Declare(names))
 	spent := func(key stint.Key, hours time.Duration) stint.Change {
@@ -49,7 +50,7 @@ Tenant: {burst: 600, count: 600, period: 60000h}
 	require.Contains(t, r.stdout, "  share   no floor, ceiling 600 of 600, total 310 of 1000, keeps back 200\n")
 	require.NotContains(t, r.stdout, "next")
 
-	store, err = stint.OpenBolt("stint.db", names, nil)
+	store, err = dbfile.Open("stint.db", names, nil)
 	require.NoError(t, err)
 	require.NoError(t, store.Save([]stint.Change{spent(stint.Name(7).Key(""), 850*80)}))
 	require.NoError(t, store.Close())

@@ -145,10 +145,10 @@ func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found [
 		found, err := f.ask(owner, id)
 		return found, errors.Join(err, failed(owner.Close()))
 	}
-	if _, has := numberOf(store.BoltStore, f.limits.name); f.limits.name != "" && !has {
+	if _, has := numberOf(store.Store, f.limits.name); f.limits.name != "" && !has {
 		return nil, errors.Join(noSuchLabel(f.limits.name), failed(store.Close()))
 	}
-	if *now, err = timeOf(cmd, store.BoltStore); err != nil {
+	if *now, err = timeOf(cmd, store.Store); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
 	found, err = f.read(store, id, *now)
@@ -194,7 +194,7 @@ func (f *showFlags) read(store *readStore, id string, now time.Time) (found []*s
 			return nil, err
 		}
 		b := &shown{bucket: bucket{label: label, id: id, fullIn: until(tat, now), heldFor: until(held, now)}}
-		if line, ok := numberOf(store.BoltStore, label+lineSuffix); ok {
+		if line, ok := numberOf(store.Store, label+lineSuffix); ok {
 			last, err := store.Load(line.Key(id))
 			if err != nil {
 				return nil, err

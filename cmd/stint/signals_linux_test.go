@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // A command that waits for another process to close the file ends at a signal.
 func TestInterruptedWhileLocked(t *testing.T) {
 	db := serveDB(t)
-	store, err := stint.OpenBolt(db, nil, nil)
+	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	export := write(t, "a.jsonl", `{"stint":1,"names":{"1":"default"}}`+"\n")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 func newSpend() *cobra.Command {
@@ -52,7 +53,7 @@ func (f *decideFlags) forced(store stint.Store, key stint.Key, limit stint.Limit
 		return d, failed(errors.Join(err, store.Close()))
 	}
 	now := time.Now().UnixNano()
-	if file, ok := store.(*stint.BoltStore); ok {
+	if file, ok := store.(dbfile.Store); ok {
 		at, err := timeOf(f.db.cmd, file)
 		if err != nil {
 			return d, errors.Join(err, store.Close())

@@ -75,7 +75,7 @@ func (f *statFlags) stat(cmd *cobra.Command) (*fileStat, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := timeOf(cmd, store.BoltStore)
+	now, err := timeOf(cmd, store.Store)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // dbFlags name the file of the buckets.
@@ -80,10 +81,10 @@ func stateDir() (string, error) {
 }
 
 // open opens the file, or makes one if there is none.
-func (f *dbFlags) open() (*stint.BoltStore, error) { return f.openWithin(f.lockTimeout) }
+func (f *dbFlags) open() (dbfile.Store, error) { return f.openWithin(f.lockTimeout) }
 
 // openWithin is open, but waits for another process for at most timeout.
-func (f *dbFlags) openWithin(timeout time.Duration) (*stint.BoltStore, error) {
+func (f *dbFlags) openWithin(timeout time.Duration) (dbfile.Store, error) {
 	path, dir, err := f.file()
 	if err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (f *dbFlags) openWithin(timeout time.Duration) (*stint.BoltStore, error) {
 			return nil, failed(err)
 		}
 	}
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: timeout})
+	store, err := dbfile.Open(path, nil, &stint.BoltOptions{LockTimeout: timeout})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
 	}
@@ -101,11 +102,11 @@ func (f *dbFlags) openWithin(timeout time.Duration) (*stint.BoltStore, error) {
 }
 
 // openExisting opens the file. If there is none, the error is fs.ErrNotExist.
-func (f *dbFlags) openExisting() (*stint.BoltStore, error) {
+func (f *dbFlags) openExisting() (dbfile.Store, error) {
 	return f.openExistingWithin(f.lockTimeout)
 }
 
-func (f *dbFlags) openExistingWithin(timeout time.Duration) (*stint.BoltStore, error) {
+func (f *dbFlags) openExistingWithin(timeout time.Duration) (dbfile.Store, error) {
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
@@ -130,23 +131,23 @@ func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
 // readFile opens the file at path for reading. If path is a copy, of is the
 // path of the original, which the output names.
 func readFile(path, of string, timeout time.Duration) (*readStore, error) {
-	store, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
+	store, err := dbfile.Open(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {
 		return nil, failed(ifEmpty(path, notThere(err)))
 	}
-	return &readStore{BoltStore: store, path: of}, nil
+	return &readStore{Store: store, path: of}, nil
 }
 
 // readStore is a file that is open for reading.
 type readStore struct {
-	*stint.BoltStore
+	dbfile.Store
 	path string
 	temp string // the copy that is open instead, if Close must remove it
 	pid  int    // of the program that made the copy
 }
 
 func (s *readStore) Close() error {
-	err := s.BoltStore.Close()
+	err := s.Store.Close()
 	if s.temp != "" {
 		err = errors.Join(err, os.Remove(s.temp))
 	}
@@ -172,7 +173,7 @@ func ifEmpty(path string, err error) error {
 }
 
 // numberOf returns the number that the file has for a label, if it has one.
-func numberOf(store *stint.BoltStore, label string) (name stint.Name, ok bool) {
+func numberOf(store dbfile.Store, label string) (name stint.Name, ok bool) {
 	name = numberIn(store.Labels(), label)
 	return name, name != stint.Unknown
 }

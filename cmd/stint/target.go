@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // target has the buckets of one limit: those of the file, or of the program that
@@ -42,7 +43,7 @@ func (t *target) Close() error {
 // openToSpend opens the file, and finds the number that it has for the label of a
 // limit. If it has none, the label gets one.
 func (f *dbFlags) openToSpend(label string) (*target, error) {
-	return reach(f, label, f.openWithin, func(store *stint.BoltStore) (*target, error) {
+	return reach(f, label, f.openWithin, func(store dbfile.Store) (*target, error) {
 		name, err := store.Number(label)
 		if err != nil {
 			return nil, failed(errors.Join(err, store.Close()))
@@ -54,7 +55,7 @@ func (f *dbFlags) openToSpend(label string) (*target, error) {
 // openToGive is openToSpend for commands that give tokens back. A label that
 // the file does not have is an error: nothing was ever spent there.
 func (f *dbFlags) openToGive(label string) (*target, error) {
-	return reach(f, label, f.openExistingWithin, func(store *stint.BoltStore) (*target, error) {
+	return reach(f, label, f.openExistingWithin, func(store dbfile.Store) (*target, error) {
 		if name, ok := numberOf(store, label); ok {
 			return &target{cmd: f.cmd, store: store, name: name}, nil
 		}

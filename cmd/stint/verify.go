@@ -174,7 +174,7 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.D
 	if err := askBbolt(cmd.Context(), store.path); err != nil {
 		return err
 	}
-	now, err := timeOf(cmd, store.BoltStore)
+	now, err := timeOf(cmd, store.Store)
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func decided(key stint.Key, ok bool) []httplimit.Decision {
 
 // faultyStore is a MemStore with calls replaced.
 type faultyStore struct {
-	stint.ClockStore
+	stint.Store
 	save func() error
 	load func(stint.Key) error
 }
@@ -135,7 +135,7 @@ func (s faultyStore) Save(changes []stint.Change) error {
 			return err
 		}
 	}
-	return s.ClockStore.Save(changes)
+	return s.Store.Save(changes)
 }
 
 func (s faultyStore) Load(key stint.Key) (int64, error) {
@@ -144,5 +144,5 @@ func (s faultyStore) Load(key stint.Key) (int64, error) {
 			return 0, err
 		}
 	}
-	return s.ClockStore.Load(key)
+	return s.Store.Load(key)
 }

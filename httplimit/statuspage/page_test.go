@@ -31,7 +31,7 @@ func TestPageHTML(t *testing.T) {
 		stint.Override{Key: name.Key("b"), Limit: stint.PerHour(1)},
 	)
 	require.NoError(t, err)
-	store := faultyStore{ClockStore: stint.NewMemStore(), save: func() error { return errors.New("disk full") }}
+	store := faultyStore{Store: stint.NewMemStore(), save: func() error { return errors.New("disk full") }}
 	lim, err := stint.New(store, limits, &stint.Options{Now: newClock().now})
 	require.NoError(t, err)
 	defer lim.Close()

@@ -122,8 +122,8 @@ func (p *Page) report() *report {
 		Resident: st.Resident, Loads: st.Loads, Evictions: st.Evictions,
 		Forward: st.Forward, Backward: st.Backward, FileBytes: st.File.Bytes,
 		FileFree: st.File.Free, Journal: st.File.Journal, Journaled: st.File.Journaled,
-		Flush:  writeReport{f.Flushes, f.Buckets, f.Failures, f.Last.Seconds(), f.Longest.Seconds()},
-		Commit: writeReport{c.Commits, c.Buckets, c.Failures, c.Last.Seconds(), c.Longest.Seconds()},
+		Flush:  writeReport{f.Saves, f.Buckets, f.Failures, f.Last.Seconds(), f.Longest.Seconds()},
+		Commit: writeReport{c.Saves, c.Buckets, c.Failures, c.Last.Seconds(), c.Longest.Seconds()},
 	}
 	if err := p.lim.Health(); err != nil {
 		rep.Healthy, rep.Problem = false, p.errorText(err)

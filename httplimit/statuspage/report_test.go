@@ -229,7 +229,7 @@ func TestObserver(t *testing.T) {
 	})
 	t.Run("while a report waits for the store", func(t *testing.T) {
 		loading, release := make(chan struct{}), make(chan struct{})
-		lim, clock := newLimiter(t, faultyStore{ClockStore: stint.NewMemStore(), load: func(stint.Key) error {
+		lim, clock := newLimiter(t, faultyStore{Store: stint.NewMemStore(), load: func(stint.Key) error {
 			loading <- struct{}{}
 			<-release
 			return nil
@@ -251,7 +251,7 @@ func TestObserver(t *testing.T) {
 func TestPrometheus(t *testing.T) {
 	t.Run("numbers", func(t *testing.T) {
 		saves := 0
-		lim, _ := newLimiter(t, faultyStore{ClockStore: stint.NewMemStore(), save: func() error {
+		lim, _ := newLimiter(t, faultyStore{Store: stint.NewMemStore(), save: func() error {
 			if saves++; saves <= 2 {
 				return errors.New("disk full")
 			}
@@ -294,7 +294,7 @@ func TestPrometheus(t *testing.T) {
 }
 
 func TestHideIDs(t *testing.T) {
-	lim, _ := newLimiter(t, faultyStore{ClockStore: stint.NewMemStore(), load: func(key stint.Key) error {
+	lim, _ := newLimiter(t, faultyStore{Store: stint.NewMemStore(), load: func(key stint.Key) error {
 		if key.ID == "unreadable" {
 			return fmt.Errorf("cannot read key %v", key.ID)
 		}

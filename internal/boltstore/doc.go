@@ -1,9 +1,9 @@
 // Package boltstore is the store of a limiter in one bbolt file: open, save,
 // load, list, checkpoint, sweep, compact, names and snapshot.
 //
-// The BoltStore of the root package is a thin layer over a Store. cmd/stint
-// asks a Store for the labels of a file. A Store knows numbers, ids and TATs,
-// and nothing of limits.
+// What stint.OpenBolt returns is a thin layer over a Store, and package dbfile
+// has the rest of it for the command. A Store knows numbers, ids and TATs, and
+// nothing of limits.
 //
 // A save goes one of three ways (save.go). Small saves just after a pause
 // go straight to their places in the tree. Other small saves are appended to the

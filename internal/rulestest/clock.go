@@ -35,7 +35,7 @@ func RunMovedClock(t *testing.T, door Door) {
 }
 
 // saveAhead gives a store what a Limiter whose clock was ahead would have saved.
-func saveAhead(t *testing.T, store stint.ClockStore, by time.Duration) {
+func saveAhead(t *testing.T, store stint.Store, by time.Duration) {
 	saved, err := store.Load(stint.Key{})
 	require.NoError(t, err)
 	changes := []stint.Change{{TAT: saved + int64(by)}}

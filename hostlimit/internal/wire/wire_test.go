@@ -73,7 +73,7 @@ func TestCall(t *testing.T) {
 	}
 	t.Run("stats", func(t *testing.T) {
 		st := stint.Stats{Limits: map[stint.Name]stint.LimitStats{3: {Allowed: 1}}, Resident: 4,
-			Flush: stint.FlushStats{Err: fmt.Errorf("flush: %w", stint.ErrGone), Since: at.UTC()}}
+			Flush: stint.SaveStats{Err: fmt.Errorf("flush: %w", stint.ErrGone)}, Saving: at.UTC()}
 		c := Call{Op: OpStats, Stats: &st}
 		got := Call{Op: OpStats}
 		require.NoError(t, got.ReadAnswer(NewBody(c.AppendAnswer(nil))))

@@ -11,7 +11,7 @@ import (
 // they are debts, but at most as many as most says: then it forgets any one for
 // each new one. It does not keep seen buckets, which the server has.
 type debtStore struct {
-	stint.ClockStore
+	stint.Store
 	most int
 
 	mu   sync.Mutex
@@ -19,7 +19,7 @@ type debtStore struct {
 }
 
 func newDebtStore(most int) *debtStore {
-	return &debtStore{ClockStore: stint.NewMemStore(), most: most, keys: make(map[stint.Key]struct{})}
+	return &debtStore{Store: stint.NewMemStore(), most: most, keys: make(map[stint.Key]struct{})}
 }
 
 // Save implements stint.Store.
@@ -45,5 +45,5 @@ func (s *debtStore) Save(changes []stint.Change) error {
 		}
 		debts = append(debts, c)
 	}
-	return s.ClockStore.Save(debts)
+	return s.Store.Save(debts)
 }

@@ -12,7 +12,7 @@ import (
 
 // dying is a Store of a process that dies after some saves.
 type dying struct {
-	stint.ClockStore
+	stint.Store
 	saves int // that are left
 }
 
@@ -20,7 +20,7 @@ func (s *dying) Save(changes []stint.Change) error {
 	if s.saves--; s.saves < 0 {
 		return errors.New("it has died")
 	}
-	return s.ClockStore.Save(changes)
+	return s.Store.Save(changes)
 }
 
 // openOn returns a Node whose home is in the store, as if that were a file.

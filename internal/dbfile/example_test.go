@@ -1,4 +1,4 @@
-package stint_test
+package dbfile_test
 
 import (
 	"fmt"
@@ -6,17 +6,18 @@ import (
 	"path/filepath"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // A tool for the files of other programs finds their limits by label.
-func ExampleBoltStore_Labels() {
+func ExampleStore() {
 	dir, err := os.MkdirTemp("", "stint")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer os.RemoveAll(dir)
-	store, err := stint.OpenBolt(filepath.Join(dir, "quota.db"), stint.Names{7: {Label: "Orders"}}, nil)
+	store, err := dbfile.Open(filepath.Join(dir, "quota.db"), stint.Names{7: {Label: "Orders"}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
