@@ -3,6 +3,7 @@ package stint
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,7 +48,7 @@ func (c *computer) start(level Durability) {
 	c.t.Helper()
 	var store Store = c.mem
 	if c.mem == nil {
-		store = openBoltOn(c.t, c.path, levelNames, unsynced())
+		store = openBolt(c.t, c.path, levelNames)
 	}
 	o := &Options{FlushInterval: 30 * time.Second, Durability: level, MaxResident: fewResident,
 		wall: func() time.Time { return truth().Add(c.wrong(time.Since(c.begun))) }}
@@ -448,5 +449,521 @@ func TestClocksCalendar(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// board is a device whose power fails, and whose clock may be wrong when it
+// boots.
+type board struct {
+	*Limiter
+	t        *testing.T
+	inMemory map[Key]int64 // what the last power cut left; nil for a file
+	path     string        // of the file
+	store    Store
+	wrong    atomic.Int64 // nanoseconds, of the wall clock now
+	mu       sync.Mutex
+	events   []Event
+}
+
+// truth returns the right time. The fake clock of synctest begins in 2000.
+func truth() time.Time { return time.Now().AddDate(28, 0, 0) }
+
+func newBoard(t *testing.T, kind string) *board {
+	b := &board{t: t, path: storePath(t)}
+	if kind == "mem" {
+		b.inMemory = map[Key]int64{}
+	}
+	return b
+}
+
+// tenIn10m is a limit under which an empty bucket is full after ten minutes.
+func tenIn10m(t testing.TB) *Limits {
+	return levelLimits(t, Limit{Burst: 10, Count: 10, Period: 10 * time.Minute})
+}
+
+// boot starts a Limiter whose wall clock is wrong by that much.
+func (b *board) boot(wrong time.Duration) {
+	b.t.Helper()
+	b.wrong.Store(int64(wrong))
+	b.told()
+	if b.inMemory != nil {
+		mem := newMemStore()
+		mem.tats = maps.Clone(b.inMemory)
+		b.store = mem
+	} else {
+		b.store = openBolt(b.t, b.path, levelNames)
+	}
+	var err error
+	b.Limiter, err = New(b.store, tenIn10m(b.t), &Options{
+		MaxResident: fewResident,
+		OnEvent: func(e Event) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.events = append(b.events, e)
+		},
+		wall: func() time.Time { return truth().Add(time.Duration(b.wrong.Load())) },
+	})
+	require.NoError(b.t, err)
+}
+
+// told returns the events since the last call.
+func (b *board) told() (events []Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	events, b.events = b.events, nil
+	return events
+}
+
+// cut cuts the power: only what was saved is there at the next boot.
+func (b *board) cut() {
+	b.t.Helper()
+	if mem, ok := b.store.(*memStore); ok {
+		mem.mu.Lock()
+		b.inMemory = maps.Clone(mem.tats)
+		mem.mu.Unlock()
+	} else {
+		b.path = copyOf(b.t, b.path)
+	}
+	require.NoError(b.t, b.Close())
+}
+
+// clocks has, by name, the error of a wall clock at a boot.
+var clocks = map[string]func() time.Duration{
+	"right":      func() time.Duration { return 0 },
+	"1970":       func() time.Duration { return time.Unix(1, 0).Sub(truth()) },
+	"2015":       func() time.Duration { return time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+	"2027":       func() time.Duration { return time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+	"40m behind": func() time.Duration { return -40 * time.Minute },
+	"2099":       func() time.Duration { return time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).Sub(truth()) },
+}
+
+// TestBoots: power cuts and wrong clocks admit no more than the limit and what
+// each level may forget, and shut no id out for longer than an empty bucket
+// does.
+func TestBoots(t *testing.T) {
+	t.Parallel()
+	const flush, tick, full = time.Second, 500 * time.Millisecond, 10 * time.Minute
+	for _, kind := range []string{"mem", "file"} {
+		for says, wrong := range clocks {
+			for _, mended := range []bool{true, false} {
+				for level := Flushed; level <= Synced; level++ {
+					if kind == "file" && (says != "1970" || mended || level < Synced) && !testlength.Long {
+						continue
+					}
+					name := kind + "/" + says + map[bool]string{true: " then right/", false: " for ever/"}[mended] + level.String()
+					t.Run(name, func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							b, key := newBoard(t, kind), Name(level).Key("a")
+							begun := time.Now()
+							var admitted, forgotten int64
+							var passed []time.Time
+							spend := func() {
+								d, err := b.Spend(key, 1)
+								require.NoError(t, err)
+								require.LessOrEqual(t, d.RetryAfter, full)
+								if d.Allowed {
+									admitted++
+									passed = append(passed, time.Now())
+								}
+								elapsed := int64(time.Since(begun) / time.Minute)
+								require.LessOrEqual(t, admitted, 10+elapsed+forgotten)
+							}
+							cut := func() {
+								b.cut()
+								for ; level == Flushed && len(passed) > 0; passed = passed[1:] {
+									if time.Since(passed[0]) <= flush {
+										forgotten++
+									}
+								}
+							}
+							b.boot(0)
+							for range 12 {
+								spend()
+							}
+							pass(2 * flush)
+							cut()
+							for boot := range 6 {
+								pass(10 * time.Second)
+								b.boot(wrong())
+								for i := range 30 * time.Second / tick {
+									if mended && i == 15*time.Second/tick {
+										b.wrong.Store(0)
+									}
+									spend()
+									pass(tick)
+								}
+								if boot%2 == 0 {
+									pass(100 * time.Second)
+									spend()
+								}
+								cut()
+							}
+							b.boot(wrong())
+							d, err := b.Check(key, 10)
+							require.NoError(t, err)
+							require.LessOrEqual(t, d.RetryAfter, full)
+							pass(d.RetryAfter)
+							require.True(t, allowed(t, b.Limiter, key, 10))
+							cut()
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+func allowed(t *testing.T, l *Limiter, key Key, cost int64) bool {
+	t.Helper()
+	d, err := l.Spend(key, cost)
+	require.NoError(t, err)
+	return d.Allowed
+}
+
+// TestBootsUptime: while the clock is wrong, the time that the device was on
+// counts, although a denied request changes no bucket.
+func TestBootsUptime(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{true, false} {
+		for level := Flushed; level <= Synced; level++ {
+			t.Run(map[bool]string{true: "closed/", false: "cut/"}[closed]+level.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b, key := newBoard(t, "mem"), Name(level).Key("a")
+					b.boot(0)
+					for range 10 {
+						require.True(t, allowed(t, b.Limiter, key, 1))
+					}
+					require.NoError(t, b.Flush())
+					b.cut()
+					for range 10 { // each is shorter than the time in which 3 tokens return
+						b.boot(clocks["1970"]())
+						if allowed(t, b.Limiter, key, 3) {
+							b.cut()
+							return
+						}
+						pass(70 * time.Second)
+						if closed {
+							require.NoError(t, b.Flush())
+						}
+						b.cut()
+					}
+					t.Fatal("never admitted")
+				})
+			})
+		}
+	}
+}
+
+// timeStore is a memStore whose saves can fail.
+type timeStore struct {
+	*memStore
+	fails atomic.Bool
+}
+
+func (s *timeStore) Save(changes []Change) error {
+	if s.fails.Load() {
+		return errDisk
+	}
+	return s.memStore.Save(changes)
+}
+
+// A time that could not be saved is saved by the next flush, although no bucket
+// has changed.
+func TestTimeAfterFailure(t *testing.T) {
+	for name, flushes := range map[string]bool{"a clock that is behind": false, "Flush": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &timeStore{memStore: newMemStore()}
+				o := &Options{wall: truth}
+				if flushes {
+					o.FlushInterval = 1000 * time.Hour
+				} else { // the last save was an hour ahead
+					require.NoError(t, store.Save([]Change{{Key{}, truth().Add(time.Hour).UnixNano()}}))
+				}
+				l, err := New(store, tenIn10m(t), o)
+				require.NoError(t, err)
+				defer l.Close()
+				require.Equal(t, flushes, l.Health() == nil)
+				late := func() time.Duration { return l.Now().Sub(time.Unix(0, load(t, store, Key{}))) }
+				if flushes {
+					require.NoError(t, l.Flush())
+				} else {
+					pass(61 * time.Second)
+				}
+				require.Less(t, late(), 2*time.Second)
+				pass(57 * time.Second)
+				store.fails.Store(true)
+				pass(4 * time.Second)
+				if flushes {
+					require.ErrorIs(t, l.Flush(), errDisk)
+				}
+				require.Greater(t, late(), time.Minute)
+				store.fails.Store(false)
+				if flushes {
+					require.NoError(t, l.Flush())
+				} else {
+					pass(5 * time.Second)
+				}
+				require.Less(t, late(), 5*time.Second)
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// TestWrongClock: an event and Health say that the clock is wrong, until it is
+// right. A device that never had the right time takes the first that it gets.
+func TestWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, key := newBoard(t, "mem"), flushed.Key("a")
+		b.boot(0)
+		b.Spend(key, 1)
+		require.NoError(t, b.Flush())
+		require.NoError(t, b.Health())
+		begun := b.Now()
+		b.cut()
+		pass(time.Hour)
+		b.boot(-2 * time.Hour)
+		pass(2 * time.Second)
+		require.ErrorContains(t, b.Health(), "time goes on from the save, until the clock is right")
+		events := b.told()
+		require.Len(t, events, 1)
+		require.Equal(t, ClockWrong, events[0].Kind)
+		require.Error(t, events[0].Err)
+		require.Equal(t, -time.Hour, events[0].Step)
+		require.Equal(t, begun.Add(2*time.Second), b.Now())
+		b.wrong.Store(0)
+		pass(time.Second)
+		require.NoError(t, b.Health())
+		require.True(t, truth().Equal(b.Now()))
+		events = b.told()
+		require.Len(t, events, 1)
+		require.Equal(t, ClockStepped, events[0].Kind)
+		require.ErrorContains(t, events[0].Err, "2h0m0s")
+		require.Equal(t, 2*time.Hour, events[0].Step)
+		b.cut()
+
+		b = newBoard(t, "mem") // a new file
+		b.boot(clocks["1970"]())
+		b.Spend(key, 1)
+		b.wrong.Store(0)
+		pass(time.Second)
+		require.NoError(t, b.Health())
+		require.True(t, truth().Equal(b.Now()))
+		b.cut()
+	})
+}
+
+// clockWorld takes processes of one machine, one after the other, through a
+// random history: the wall clock steps, the machine boots, and processes end or
+// are killed. It compares what they decide with the time that the machine ran.
+type clockWorld struct {
+	t       *testing.T
+	rnd     *rand.Rand
+	mu      sync.Mutex // guards store, kept and saved while a process runs
+	store   *memStore
+	kept    *memStore // as it was after the last save
+	process *Limiter
+	wrong   atomic.Int64 // of the wall clock, in nanoseconds
+	begun   time.Time
+	booted  time.Time
+	boots   int
+	before  time.Duration // what the machine ran before this boot
+	saved   time.Duration // machine time of the last save that has the time
+	right   time.Duration // machine time at which the wall clock was last not behind
+	lost    time.Duration // what processes cannot know of the time that the machine ran
+	back    time.Duration // how far time went back
+	killed  bool
+	keys    []*clockKey
+	counts  map[string]int
+}
+
+// clockKey is a bucket that is emptied whenever it is full, and a hold that is
+// given whenever there is none.
+type clockKey struct {
+	spent, held         Key
+	emptied, given      time.Duration // machine time of the last
+	emptiedLost, gaveAt time.Duration // clockWorld.lost then
+	rounds              int
+}
+
+func (w *clockWorld) Save(changes []Change) error {
+	if slices.ContainsFunc(changes, func(c Change) bool { return c.Key == Key{} }) {
+		w.saved = w.ran()
+	}
+	defer w.keep()
+	return w.store.Save(changes)
+}
+
+func (w *clockWorld) SaveClock(record []byte) error {
+	defer w.keep()
+	return w.store.SaveClock(record)
+}
+
+func (w *clockWorld) keep() {
+	w.kept = &memStore{tats: maps.Clone(w.store.tats), clock: slices.Clone(w.store.clock)}
+}
+
+// clockWorldStore is the store of one process.
+type clockWorldStore struct {
+	*memStore
+	world *clockWorld
+}
+
+func (s clockWorldStore) Save(changes []Change) error {
+	s.world.mu.Lock()
+	defer s.world.mu.Unlock()
+	if s.memStore != s.world.store { // it was killed
+		return nil
+	}
+	return s.world.Save(changes)
+}
+
+func (s clockWorldStore) SaveClock(record []byte) error {
+	s.world.mu.Lock()
+	defer s.world.mu.Unlock()
+	if s.memStore != s.world.store {
+		return nil
+	}
+	return s.world.SaveClock(record)
+}
+
+func (w *clockWorld) ran() time.Duration { return w.before + time.Since(w.booted) }
+
+func (w *clockWorld) open() {
+	var err error
+	w.process, err = New(clockWorldStore{w.store, w}, tenIn10m(w.t), &Options{
+		FlushInterval: 30 * time.Second,
+		MaxResident:   1000,
+		wall:          func() time.Time { return truth().Add(time.Duration(w.wrong.Load())) },
+		machine: func(int64) (string, int64) {
+			return fmt.Sprint("boot ", w.boots), int64(time.Since(w.booted))
+		},
+	})
+	require.NoError(w.t, err)
+}
+
+// restart ends the process and begins another, perhaps in another boot. Its time
+// is that of the one before and what the machine ran since, unless a rule of
+// docs/edge.md says otherwise.
+func (w *clockWorld) restart(kill bool) {
+	expects := w.process.Now()
+	ended := w.ran()
+	if kill {
+		killed := w.process
+		w.mu.Lock()
+		w.store = w.kept
+		w.mu.Unlock()
+		require.NoError(w.t, killed.Close())
+		w.killed = true
+		w.counts["kills"]++
+	} else {
+		require.NoError(w.t, w.process.Close())
+	}
+	w.keep()
+	if w.rnd.IntN(2) == 0 {
+		w.lost += w.ran() - w.saved
+		w.before, w.saved = w.ran(), w.ran()
+		pass(time.Duration(w.rnd.Int64N(int64(30 * time.Minute))))
+		w.boots++
+		w.booted = time.Now()
+		w.counts["boots"]++
+	}
+	if w.rnd.IntN(2) == 0 {
+		w.wrong.Store(int64(w.pickWrong()))
+	}
+	pass(time.Duration(w.rnd.Int64N(int64(20 * time.Second))))
+	w.open()
+	w.lost += 2 * time.Second // a record may be as much behind
+	expects = expects.Add(w.ran() - ended)
+	if back := expects.Sub(w.process.Now()); back > 2*time.Second {
+		w.back += back
+		if !w.killed && back > w.lost {
+			w.counts["time went back"]++
+			waited := w.ran() - w.right
+			require.True(w.t, waited >= time.Hour || back > 10*365*24*time.Hour, "time goes back by %v after %v", back, waited)
+		}
+	}
+}
+
+// pickWrong returns by how much the wall clock is wrong from now on.
+func (w *clockWorld) pickWrong() time.Duration {
+	const year = 365 * 24 * time.Hour
+	wrong := []time.Duration{0, 0, -3 * time.Minute, -2 * time.Hour, -58 * year, 73 * year}
+	return wrong[w.rnd.IntN(len(wrong))]
+}
+
+// try requires that each bucket is full, and each hold ends, no later than it
+// would have if the clock had always been right.
+func (w *clockWorld) try() {
+	const fills, holds = 10 * time.Minute, 15 * time.Minute
+	if behind := w.process.Now().Sub(truth().Add(time.Duration(w.wrong.Load()))); behind <= 0 && behind >= -10*365*24*time.Hour {
+		w.right = w.ran()
+	}
+	for _, k := range w.keys {
+		d, err := w.process.Spend(k.spent, 10)
+		require.NoError(w.t, err)
+		if k.rounds > 0 && !d.Allowed {
+			late := w.ran() + d.RetryAfter - k.emptied - fills
+			require.LessOrEqual(w.t, late, w.lost-k.emptiedLost, "%v after %v", k.spent, time.Since(w.begun))
+		}
+		if d.Allowed {
+			k.emptied, k.emptiedLost = w.ran(), w.lost
+			k.rounds++
+			w.counts["emptied"]++
+			if k.spent.Name != Name(Flushed) { // a crash forgets no spend
+				require.LessOrEqual(w.t, time.Duration(k.rounds-1)*fills, time.Since(w.begun)+w.back+w.lost)
+			}
+		}
+		d, err = w.process.Check(k.held, 0)
+		require.NoError(w.t, err)
+		if k.given > 0 && !d.Allowed {
+			late := w.ran() + d.RetryAfter - k.given - holds
+			require.LessOrEqual(w.t, late, w.lost-k.gaveAt, "%v after %v", k.held, time.Since(w.begun))
+		}
+		if d.Allowed {
+			require.NoError(w.t, errorOf(w.process.Hold(k.held, w.process.Now().Add(holds))))
+			k.given, k.gaveAt = w.ran(), w.lost
+			w.counts["held"]++
+		}
+	}
+}
+
+// Whatever the clock does, and however processes end, no bucket and no hold
+// waits longer than its duration, in time that the machine runs, and no clock
+// that is behind fills a bucket or is believed before an hour has passed.
+func TestClockWorlds(t *testing.T) {
+	t.Parallel()
+	for range testlength.Of(1_000, 10) {
+		s := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: newMemStore(), begun: time.Now(),
+				booted: time.Now(), boots: 1, counts: make(map[string]int)}
+			defer func() {
+				if w.process.Close(); t.Failed() {
+					t.Logf("seed %d, %v", s, w.counts)
+				}
+			}()
+			for _, level := range []Durability{Flushed, Synced} {
+				w.keys = append(w.keys, &clockKey{spent: Name(level).Key("spent"), held: Name(level).Key("held")})
+			}
+			w.keep()
+			w.open()
+			w.try()
+			pass(time.Minute)
+			kills := w.rnd.IntN(2) == 0
+			for range 100 {
+				switch n := w.rnd.IntN(10); {
+				case n < 5:
+					pass(time.Duration(w.rnd.Int64N(int64(20 * time.Minute))))
+				case n < 7:
+					w.wrong.Store(int64(w.pickWrong()))
+					pass(31 * time.Second) // the process sees it
+				default:
+					w.restart(kills && n == 9)
+				}
+				w.try()
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strconv"
 	"sync"
@@ -15,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/table"
-
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -77,7 +77,7 @@ func TestCommit(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- errorOf(r.Wait(ctx, key.Cost(100))) }()
 			synctest.Wait()
-			r.clock.advance(time.Duration(used) * time.Hour)
+			r.clock.Advance(time.Duration(used) * time.Hour)
 			cancel()
 			r.disk.open()
 			require.ErrorIs(t, <-ended, context.Canceled)
@@ -98,7 +98,7 @@ func TestCommit(t *testing.T) {
 				spent <- at
 			}()
 			synctest.Wait()
-			r.clock.advance(10 * time.Hour) // the commit takes as long
+			r.clock.Advance(10 * time.Hour) // the commit takes as long
 			r.disk.open()
 			require.Equal(t, begun.Add(time.Duration(used)*time.Hour), <-spent)
 		})
@@ -189,7 +189,7 @@ func TestCommit(t *testing.T) {
 			go r.Spend(key, 1)
 		}
 		synctest.Wait()
-		r.clock.advance(1000 * time.Hour) // both are full again
+		r.clock.Advance(1000 * time.Hour) // both are full again
 		r.evictAll()
 		require.EqualValues(t, 2, r.Stats().Resident)
 		r.disk.open()
@@ -524,4 +524,150 @@ func ruleInForce(l *Limiter, key Key) bool {
 	rule, _ := l.limits.Load().resolve(key)
 	i, ok := s.Find(uint16(key.Name), key.ID, h)
 	return ok && s.At(i).Rule() == rule
+}
+
+// A caller reads the clock, and is interrupted. Another one then spends at a later
+// instant. The first one still gets the token that is left.
+func TestOvertaken(t *testing.T) {
+	key, other := flushed.Key("a"), flushed.Key("b")
+	allowed := func(d Decision, err error) bool { return err == nil && d.Allowed }
+	each := func(reqs ...Request) func(*rig) bool {
+		return func(r *rig) bool {
+			ds := make([]Decision, len(reqs))
+			return r.DoEach(context.Background(), reqs, ds) == nil && ds[len(ds)-1].Allowed
+		}
+	}
+	two := Limit{Burst: 2, Count: 1, Period: time.Hour}
+	given := two
+	given.Burst = 3
+	for name, c := range map[string]struct {
+		key  Key
+		lane bool
+		call func(r *rig) bool
+	}{
+		"Allow":       {key, false, func(r *rig) bool { return r.Allow(key) }},
+		"Spend":       {key, false, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Spend, lane": {key, true, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Check":       {key, false, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"Check, lane": {key, true, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"SpendAll": {key, false, func(r *rig) bool {
+			return allowed(r.SpendAll(Request{Key: key, Cost: 1}, Request{Key: other, Cost: 1}))
+		}},
+		"DoEach":                {key, false, each(Request{Key: other, Cost: 1}, Request{Key: key, Cost: 1})},
+		"DoEach, lane":          {key, true, each(Request{Key: key, Cost: 1})},
+		"DoEach, checks":        {key, false, each(Request{Key: key, Cost: 1, Mode: CheckOnly})},
+		"DoEach, configured":    {key, false, each(Request{Key: key, Cost: 1, Limit: two})},
+		"DoEach, given":         {key, false, each(Request{Key: key, Cost: 1, Limit: given})},
+		"DoEach, leased":        {leased.Key("a"), false, each(Request{Key: leased.Key("a"), Cost: 1})},
+		"DoEach, synced":        {synced.Key("a"), false, each(Request{Key: synced.Key("a"), Cost: 1})},
+		"DoEach, not in memory": {flushed.Key("new"), false, each(Request{Key: flushed.Key("new"), Cost: 1})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLevels(t, two)
+			for _, k := range []Key{key, other, leased.Key("a"), synced.Key("a")} {
+				r.spend(k, 1)
+				r.refund(k, 1) // it is full, and in memory
+			}
+			require.Equal(t, c.lane, c.lane && promote(r.Limiter, c.key))
+			held, release := r.clock.Hold(0)
+			first := make(chan bool, 1)
+			go func() { first <- c.call(r) }()
+			<-held
+			r.clock.Advance(time.Microsecond)
+			require.True(t, r.Allow(c.key))
+			release()
+			require.True(t, <-first)
+		})
+	}
+}
+
+// Cancel gives back no token twice, nor does a commit that fails.
+func TestReturnedTwice(t *testing.T) {
+	limit := Limit{Burst: 20, Count: 1, Period: time.Second}
+	t.Run("cancel", func(t *testing.T) {
+		r, key := newLevels(t, limit), flushed.Key("a")
+		first, second := r.reserve(key, 10), r.reserve(key, 10)
+		r.clock.Advance(time.Second)
+		first.Cancel()
+		r.clock.Advance(7 * time.Second)
+		r.take(key, 5)
+		r.clock.Advance(time.Second)
+		second.Cancel()
+		require.LessOrEqual(t, r.left(key), int64(16))
+	})
+	t.Run("commits that fail", func(t *testing.T) {
+		inBubble(t, limit, Options{}, func(t *testing.T, r *rig) {
+			key := synced.Key("a")
+			r.disk.shut()
+			spend := func(cost int64) chan error {
+				done := make(chan error, 1)
+				go func() {
+					_, err := r.Spend(key, cost)
+					done <- err
+				}()
+				synctest.Wait()
+				return done
+			}
+			first, second := spend(10), spend(10)
+			r.clock.Advance(time.Second)
+			r.disk.gate <- errDisk
+			require.ErrorIs(t, <-first, ErrNotDurable)
+			synctest.Wait() // the second commit is under way
+			r.clock.Advance(7 * time.Second)
+			third := spend(5)
+			r.clock.Advance(time.Second)
+			r.disk.gate <- errDisk
+			require.ErrorIs(t, <-second, ErrNotDurable)
+			r.disk.open()
+			require.NoError(t, <-third)
+			require.LessOrEqual(t, r.left(key), int64(16))
+		})
+	})
+}
+
+// An acknowledged change is on disk, even if an earlier call made the change in
+// memory and then failed, so that the acknowledged call found nothing to
+// change. In TestFaultTable the calls come one after the other. Here they come
+// at once.
+func TestAcknowledgement(t *testing.T) {
+	calls := map[string]func(r *rig, key Key) error{
+		"Reset":  func(r *rig, key Key) error { return r.Reset(key) },
+		"Refund": func(r *rig, key Key) error { _, err := r.Refund(key.Cost(10).SpentAt(JustSpent)); return err },
+		"Hold":   func(r *rig, key Key) error { return r.Release(key) },
+	}
+	for level := leased; level <= synced; level++ {
+		for name, call := range calls {
+			t.Run(fmt.Sprint(Durability(level), "/", name), func(t *testing.T) {
+				inBubble(t, Limit{Burst: 10, Count: 1, Period: time.Hour}, Options{}, func(t *testing.T, r *rig) {
+					key := level.Key("a")
+					if name == "Hold" {
+						r.hold(key, time.Hour)
+					} else {
+						r.take(key, 10)
+					}
+					r.disk.shut()
+					var errs [2]chan error
+					for i := range errs {
+						errs[i] = make(chan error, 1)
+						go func() { errs[i] <- call(r, key) }()
+						synctest.Wait()
+					}
+					r.disk.gate <- errDisk
+					select { // the second may be in a commit of its own
+					case r.disk.gate <- nil:
+					case err := <-errs[1]:
+						errs[1] <- err
+					}
+					r.disk.open()
+					require.ErrorIs(t, <-errs[0], ErrNotDurable)
+					if <-errs[1] == nil {
+						after := r.next(r.Limits()) // as after a crash
+						require.EqualValues(t, 10, after.left(key), "it was acknowledged, and is not on disk")
+						after.take(key, 1)
+						require.NoError(t, after.Close())
+					}
+				})
+			})
+		}
+	}
 }

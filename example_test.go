@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -527,4 +529,81 @@ func ExampleEvent_LogValue() {
 	opts := &stint.Options{OnEvent: func(e stint.Event) { logger.Warn("rate limits", "event", e) }}
 	opts.OnEvent(stint.Event{Kind: stint.FlushFailed, Err: errors.New("no space left on device")})
 	// Output: level=WARN msg="rate limits" event.kind="flush failed" event.error="no space left on device"
+}
+
+// An API has asked for an hour of rest. The next run of the program knows it.
+func ExampleLimiter_Hold_nextRun() {
+	const Requests stint.Name = 1
+	limits, err := stint.NewLimits(stint.Names{
+		Requests: {Label: "Requests", Limit: stint.PerMinute(60)},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "cooldowns.db")
+
+	firstRun := func(limiter *stint.Limiter) {
+		_, err := limiter.Hold(Requests.Key("api.example.com"), time.Now().Add(time.Hour))
+		fmt.Println(err)
+	}
+	secondRun := func(limiter *stint.Limiter) {
+		d, err := limiter.Spend(Requests.Key("api.example.com"), 1)
+		fmt.Println(d.Allowed, d.RetryAfter.Round(time.Minute), err)
+	}
+	for _, run := range []func(*stint.Limiter){firstRun, secondRun} {
+		limiter, err := stint.Open(path, limits, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		run(limiter)
+		if err := limiter.Close(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// <nil>
+	// false 1h0m0s <nil>
+}
+
+// A customer gets one notice when 80 % of the day's quota are used, however
+// many requests cross that line together.
+func Example_notice() {
+	const (
+		RequestsPerCustomer stint.Name = iota + 1
+		NoticesPerCustomer
+	)
+	limits, err := stint.NewLimits(stint.Names{
+		RequestsPerCustomer: {Label: "RequestsPerCustomer", Limit: stint.PerDay(1000)},
+		NoticesPerCustomer:  {Label: "NoticesPerCustomer", Limit: stint.PerDay(1)},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := stint.New(stint.NewMemStore(), limits, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer limiter.Close()
+	var notices atomic.Int64
+	send := func(string) { notices.Add(1) }
+
+	var requests sync.WaitGroup
+	for range 900 {
+		requests.Go(func() {
+			d, err := limiter.Spend(RequestsPerCustomer.Key("alice"), 1)
+			if err == nil && d.Allowed && d.Remaining <= d.Limit.Burst/5 &&
+				limiter.Allow(NoticesPerCustomer.Key("alice")) {
+				send("You have used 80 % of today's requests.")
+			}
+		})
+	}
+	requests.Wait()
+	fmt.Println("notices:", notices.Load())
+	// Output:
+	// notices: 1
 }

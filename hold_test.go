@@ -35,7 +35,7 @@ func TestHold(t *testing.T) {
 		r.hold(key, 90*time.Minute)
 		for range 2 {
 			require.NoError(t, r.Close())
-			r.clock.advance(time.Minute)
+			r.clock.Advance(time.Minute)
 			r = r.next(r.Limits())
 		}
 		r.held(key, 88*time.Minute)
@@ -46,11 +46,11 @@ func TestHold(t *testing.T) {
 
 		r.hold(key, time.Minute)
 		r.hold(off.Key("a"), time.Minute)
-		r.clock.advance(time.Minute - 1)
+		r.clock.Advance(time.Minute - 1)
 		r.held(key, 1)
 		require.NoError(t, r.Flush())
 		require.Len(t, collect(t, r.disk.All(Unknown)), 2)
-		r.clock.advance(1)
+		r.clock.Advance(1)
 		r.take(key, 1)
 		require.NoError(t, r.Flush())
 		require.Empty(t, collect(t, r.disk.All(Unknown)))
@@ -82,7 +82,7 @@ func TestHold(t *testing.T) {
 		r.hold(key, time.Hour)
 		r.disk.fail(nil)
 		r.held(key, time.Hour)
-		r.clock.advance(time.Hour)
+		r.clock.Advance(time.Hour)
 		require.EqualValues(t, 5, r.left(key))
 	})
 	t.Run("Held", func(t *testing.T) {
@@ -109,11 +109,11 @@ func TestHold(t *testing.T) {
 		for range r.Held() {
 			break
 		}
-		r.clock.advance(time.Second)
+		r.clock.Advance(time.Second)
 		require.Equal(t, 1, listed()[queued].Waiting, "the first has gone")
 		require.NoError(t, r.Close())
 		require.Empty(t, listed())
-		r.clock.advance(time.Minute)
+		r.clock.Advance(time.Minute)
 		r = r.next(r.Limits())
 		require.Equal(t, map[Key]Held{key: want}, listed(), "from the store; holds that are over are not in force")
 		require.Zero(t, r.Stats().Resident, "it loads no bucket")
@@ -138,7 +138,7 @@ func TestHold(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, time.Hour, place.Delay())
 		require.Equal(t, r.tat(1)+int64(5*time.Second), r.stored(key))
-		r.clock.advance(100 * time.Hour)
+		r.clock.Advance(100 * time.Hour)
 		for range 2 * sweepRounds {
 			require.NoError(t, r.cache.FlushDue())
 		}
@@ -172,7 +172,7 @@ func TestHoldLonger(t *testing.T) {
 		r.held(key, time.Hour)
 		r = r.next(r.Limits()) // as after a crash
 		extend(r, time.Minute, time.Hour)
-		r.clock.advance(time.Hour)
+		r.clock.Advance(time.Hour)
 		extend(r, time.Minute, time.Minute)
 		require.NoError(t, r.Reset(key))
 		extend(r, time.Second, time.Second)
@@ -293,13 +293,13 @@ func TestHoldHistories(t *testing.T) {
 			inForce := int64(0) // end of the hold in memory
 			saved := int64(0)   // and in the store
 			live := func(end int64) int64 {
-				if end <= r.clock.ns.Load() {
+				if end <= r.clock.Nanos() {
 					return 0
 				}
 				return end
 			}
 			for round := range 20 {
-				r.clock.advance(time.Duration(rnd.IntN(3000)) * time.Millisecond)
+				r.clock.Advance(time.Duration(rnd.IntN(3000)) * time.Millisecond)
 				require.NoError(t, r.Flush())
 				inForce, saved = live(inForce), live(saved)
 				r.disk.shut()
@@ -314,7 +314,7 @@ func TestHoldHistories(t *testing.T) {
 				for range 1 + rnd.IntN(4) {
 					c := call{err: make(chan error, 1)}
 					d := time.Duration(rnd.IntN(6)-1) * time.Second
-					end := live(r.clock.ns.Load() + int64(d))
+					end := live(r.clock.Nanos() + int64(d))
 					saves := true
 					switch rnd.IntN(3) {
 					case 0:
@@ -365,7 +365,7 @@ func TestHoldHistories(t *testing.T) {
 					}
 				}
 				require.Equal(t, saved, live(r.stored(holdKey(key))), "seed %d, round %d", seed, round)
-				require.Equal(t, inForce, live(r.clock.ns.Load()+int64(r.check(key, 1).RetryAfter)),
+				require.Equal(t, inForce, live(r.clock.Nanos()+int64(r.check(key, 1).RetryAfter)),
 					"seed %d, round %d", seed, round)
 				r.disk.open()
 			}
@@ -382,9 +382,9 @@ func TestHoldMovesTurns(t *testing.T) {
 		place, err := r.Reserve(req)
 		require.NoError(t, err)
 		r.hold(req.Key, time.Minute)
-		r.clock.advance(time.Minute)
+		r.clock.Advance(time.Minute)
 		require.Zero(t, place.Delay())
-		require.GreaterOrEqual(t, r.stored(req.Key), r.clock.ns.Load()+10e9, "%v: a crash leaves an empty bucket", level)
+		require.GreaterOrEqual(t, r.stored(req.Key), r.clock.Nanos()+10e9, "%v: a crash leaves an empty bucket", level)
 	}
 }
 

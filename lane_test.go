@@ -1,7 +1,9 @@
 package stint
 
 import (
+	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -13,9 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/cache"
-
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
+
+// Promote is promote for the worlds of package stint_test.
+var Promote = promote
 
 // promote gives a bucket a lane, as contention does, and reports whether it has
 // one.
@@ -44,10 +49,10 @@ func laneOf(l *Limiter, key Key) *cache.Lane {
 
 // laneLimiter returns a Limiter in memory whose time stands still until the test
 // moves it.
-func laneLimiter(t *testing.T, limit Limit) (*Limiter, *simClock) {
+func laneLimiter(t *testing.T, limit Limit) (*Limiter, *modeltest.Clock) {
 	limits, err := NewLimits(Names{1: {Label: "hot", Limit: limit}})
 	require.NoError(t, err)
-	clock := newSimClock()
+	clock := modeltest.NewClock()
 	l, err := New(NewMemStore(), limits, &Options{Now: clock.Now, FlushInterval: time.Hour})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
@@ -143,20 +148,19 @@ type laneCall struct {
 	remaining int64
 }
 
+var laneHistories = flag.Int("histories", 0, "histories of TestLaneHistories; a million take minutes")
+
 // A history of a few calls that three goroutines make at once has the answers that
 // the same calls have one after the other, in some order.
 func TestLaneHistories(t *testing.T) {
 	t.Parallel()
 	const burst = 5
 	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
-	rnd := rand.New(rand.NewPCG(seed(), 0))
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	promoted := 0
-	histories := testlength.Of(200_000, 4000)
-	if *randomHistories > 0 {
-		histories = *randomHistories
-	}
+	histories := cmp.Or(*laneHistories, testlength.Of(200_000, 4000))
 	for n := range histories {
-		clock.advance(time.Minute)
+		clock.Advance(time.Minute)
 		key := Name(1).Key(fmt.Sprint(n % 8))
 		taken := rnd.Int64N(3)
 		_, err := l.Spend(key, taken)

@@ -2,13 +2,18 @@ package stint
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -140,8 +145,8 @@ func requireClosed(t testing.TB, l *Limiter) {
 	l.Health()
 }
 
-// testEvictOne is about a Limiter that has MaxResident buckets in memory.
-func testEvictOne(t *testing.T) {
+// TestNoSpace is about a Limiter that has MaxResident buckets in memory.
+func TestNoSpace(t *testing.T) {
 	t.Run("nothing can be saved", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), levelLimits(t, ten), Options{MaxResident: 8})
 		r.disk.fail(errDisk, "save")
@@ -324,7 +329,7 @@ func TestSetLimitsWhileASaveHangs(t *testing.T) {
 		require.EqualValues(t, 0, r.left(key), "it was cut meanwhile: nothing is given back")
 		r.disk.open()
 		require.NoError(t, r.Flush())
-		require.Equal(t, r.clock.ns.Load()+int64(5*time.Second), r.stored(key))
+		require.Equal(t, r.clock.Nanos()+int64(5*time.Second), r.stored(key))
 		require.Zero(t, r.Stats().Limits[synced].Denied)
 		require.EqualValues(t, 1, r.Stats().Limits[synced].Allowed, "the failed one does not count")
 	})
@@ -361,5 +366,323 @@ func TestSetLimitsWhileASaveHangs(t *testing.T) {
 		done(t, func() error { return r.SetLimits(limitsOf(t, names, defaults)) })
 		require.True(t, r.Allow(key))
 		r.take(Name(9).Key("a"), 1)
+	})
+}
+
+func TestEventLogValue(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	logged := func(e Event) string {
+		var out strings.Builder
+		slog.New(slog.NewTextHandler(&out, nil)).Info("stint", "event", e)
+		_, text, _ := strings.Cut(out.String(), "msg=stint ")
+		return strings.TrimSuffix(text, "\n")
+	}
+	const prefix = "event.time=2026-03-01T12:00:00.000Z"
+	for _, c := range []struct {
+		event Event
+		want  string
+	}{
+		{Event{Kind: FlushFailed, Time: at, Err: errors.New("disk full")},
+			`event.kind="flush failed" ` + prefix + ` event.error="disk full"`},
+		{Event{Kind: FlushRecovered, Time: at}, `event.kind="flush recovered" ` + prefix},
+		{Event{Kind: ClockStepped, Time: at, Step: -time.Hour},
+			`event.kind="clock stepped" ` + prefix + ` event.step=-1h0m0s`},
+		{Event{Kind: FileSetAside, Time: at, Err: ErrCorrupt, Path: "quota.db.corrupt-1"},
+			`event.kind="file set aside" ` + prefix + fmt.Sprintf(" event.error=%q", ErrCorrupt) +
+				" event.path=quota.db.corrupt-1"},
+	} {
+		assert.Equal(t, c.want, logged(c.event))
+	}
+}
+
+// An error of a call names the bucket by the label of its limit, as limits
+// files and metrics do.
+func TestErrorsNameTheLabel(t *testing.T) {
+	const logins, everyone, daily, off, held Name = 1, 2, 3, 4, 5
+	queue, commits := PerMinute(3), PerMinute(3)
+	queue.Queue, commits.Durability = 1, Synced
+	r := rigOn(t, NewMemStore(), limitsOf(t, Names{
+		logins: {Label: "Logins", Limit: queue}, everyone: {Label: "Everyone", ID: Shared, Limit: PerMinute(3)},
+		daily: {Label: "Daily", Limit: EachDay(3, nil)}, off: {Label: "Off", Limit: Blocked},
+		held: {Label: "Held", Limit: commits},
+	}, nil), Options{})
+	shares := shareRig(t, Memory)
+	bob := logins.Key("bob")
+	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	r.take(bob, 3)
+	r.reserve(bob, 1)
+	r.take(daily.Key("bob"), 3)
+	for _, c := range []struct {
+		call func() error
+		kind error
+		text string
+	}{
+		{func() error { _, err := r.Spend(bob, -1); return err },
+			ErrNegativeCost, "stint: negative cost: -1 for Logins:bob"},
+		{func() error { _, err := r.Check(Name(9).Key("bob"), -1); return err },
+			ErrNegativeCost, "stint: negative cost: -1 for 9:bob"},
+		{func() error { _, err := r.Spend(bob, 4); return err },
+			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Logins:bob"},
+		{func() error { _, err := r.Spend(everyone.Key(""), 4); return err },
+			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Everyone"},
+		{func() error {
+			return r.DoEach(context.Background(), []Request{{Key: bob, Cost: 4}}, make([]Decision, 1))
+		},
+			ErrCostOverBurst, "request 0: stint: cost over burst: 4 of 3 for Logins:bob"},
+		{func() error { _, err := r.SpendAll(Request{Key: bob}, Request{Key: bob}); return err },
+			ErrDuplicateKey, "stint: duplicate key: Logins:bob"},
+		{func() error { _, err := r.Reserve(bob.Cost(1)); return err },
+			ErrQueueFull, "stint: queue is full: Logins:bob, the next turn is in 40s"},
+		{func() error { _, err := r.Reserve(off.Key("bob").Cost(1)); return err },
+			ErrBlocked, "stint: id is blocked: Off:bob"},
+		{func() error { _, err := r.Reserve(daily.Key("bob").Cost(1)); return err },
+			ErrCalendar, "stint: not for quotas that follow the calendar: Daily:bob has no queue"},
+		{func() error { return errorOf(r.Wait(soon, daily.Key("bob").Cost(1))) },
+			context.DeadlineExceeded, "stint: wait for Daily:bob: its turn would come too late: in "},
+		{func() error {
+			r.disk.fail(errDisk, "save")
+			return errorOf(r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour)))
+		},
+			errDisk, "stint: hold Held:bob: "},
+		{func() error { _, err := shares.Spend(theTotal, 801); return err },
+			ErrCostOverBurst, "stint: cost over burst: 801 of 800 for Total"},
+		{func() error { _, err := shares.Spend(shareFloor.Key("acme"), 1); return err },
+			ErrShare, "stint: not for shares of a total: TenantFloor:acme is a floor"},
+		{func() error { _, err := shares.Reserve(acme.Cost(1)); return err },
+			ErrShare, "stint: not for shares of a total: Tenant:acme has no queue"},
+		{func() error { _, err := shares.Raise(Request{Key: acme}, shares.clock.Now()); return err },
+			ErrShare, "stint: not for shares of a total: Tenant:acme cannot be raised"},
+		{func() error { _, err := shares.SpendAll(Request{Key: theTotal, Limit: PerSecond(1)}); return err },
+			ErrShare, "stint: not for shares of a total: Total is a total"},
+		{func() error { _, err := shares.SpendAll(Request{Key: acme, Limit: EachDay(1, nil)}); return err },
+			ErrShare, "stint: not for shares of a total: Tenant:acme cannot be held to 1/day"},
+	} {
+		err := c.call()
+		require.ErrorIs(t, err, c.kind)
+		require.ErrorContains(t, err, c.text)
+	}
+}
+
+// TestBucketStates compares what Bucket and Buckets say of buckets in memory,
+// in the store, and in both.
+func TestBucketStates(t *testing.T) {
+	r := newRig(t)
+	half := r.clock.Nanos() + int64(30*time.Second)
+	save(t, r.disk, Change{perID.Key("stored"), half}, Change{perID.Key("both"), half},
+		Change{perID.Key("far ahead"), r.tat(1)},
+		Change{perID.Key("over"), r.tat(0)})
+	r.spend(perID.Key("both"), 1)
+	r.spend(perID.Key("unflushed"), 2)
+	queued, longest := single.Key("in a queue"), strings.Repeat("x", maxIDLen)
+	for range 3 {
+		r.reserve(queued, 1)
+	}
+	r.hold(perID.Key(longest), time.Hour)
+	limit, until, none := PerMinute(5), r.clock.Now().Add(time.Hour), time.Time{}
+	listed := make(map[Key]Bucket)
+	before := r.Stats()
+	for key, want := range map[Key]Bucket{
+		perID.Key("stored"):     {Key{}, limit, 2, 30 * time.Second, none},
+		perID.Key("both"):       {Key{}, limit, 1, 42 * time.Second, none},
+		perID.Key("far ahead"):  {Key{}, limit, 0, time.Minute, none},
+		perID.Key("over"):       {Key{}, limit, 5, 0, none},
+		perID.Key("unflushed"):  {Key{}, limit, 3, 24 * time.Second, none},
+		perID.Key("never seen"): {Key{}, limit, 5, 0, none},
+		perID.Key(longest):      {Key{}, limit, 5, 0, until},
+		queued:                  {Key{}, PerSecond(1), 0, 3 * time.Second, none},
+		off.Key("a"):            {},
+	} {
+		want.Key = key
+		require.Equal(t, want, r.bucket(key), key)
+		if key.Name == perID && (want.ResetAfter != 0 || want.HeldUntil != none) {
+			listed[key] = want
+		}
+	}
+	after := r.Stats()
+	after.Loads = before.Loads
+	require.Equal(t, before, after, "Bucket changes nothing")
+	for _, err := range []error{errDisk, nil, nil} {
+		require.Equal(t, listed, r.listed(perID))
+		r.disk.fail(err, "save")
+		require.ErrorIs(t, r.Flush(), err)
+	}
+	for b := range r.Buckets(perID) {
+		require.Contains(t, listed, b.Key)
+		break
+	}
+	require.Empty(t, r.listed(Unknown), "holds are no buckets")
+	require.Empty(t, r.listed(nobody))
+}
+
+func TestBucket(t *testing.T) {
+	t.Run("errors", func(t *testing.T) {
+		r := newRig(t)
+		r.spend(perID.Key("spent"), 2)
+		for _, tc := range []struct {
+			key  Key
+			want error
+		}{
+			{nobody.Key("a"), ErrUnknownName}, {Key{}, ErrUnknownName}, {perID.Key(""), ErrInvalidID},
+			{everyone.Key("a"), ErrInvalidID}, {perID.Key(strings.Repeat("x", maxIDLen+1)), ErrInvalidID},
+		} {
+			_, err := r.Bucket(tc.key)
+			require.ErrorIs(t, err, tc.want)
+		}
+		r.disk.fail(errDisk)
+		_, err := r.Bucket(perID.Key("stored"))
+		require.ErrorIs(t, err, errDisk)
+		require.EqualValues(t, 3, r.bucket(perID.Key("spent")).Remaining, "it is in memory")
+		st := r.Stats()
+		require.EqualValues(t, 2, st.Limits[Unknown].Errors)
+		require.EqualValues(t, 3, st.Limits[perID].Errors)
+		require.EqualValues(t, 1, st.Limits[everyone].Errors)
+	})
+	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
+		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
+		key := perID.Key("a")
+		r.disk.on(func(op storeOp) error {
+			if op.done {
+				r.disk.on(nil)
+				r.spend(key, 2)
+				require.NoError(t, r.Flush())
+				r.spend(perID.Key("b"), 1) // there is room for one
+			}
+			return nil
+		})
+		require.EqualValues(t, 3, r.bucket(key).Remaining)
+		require.EqualValues(t, 1, r.Stats().Evictions)
+	})
+}
+
+func TestBuckets(t *testing.T) {
+	t.Run("a store that fails", func(t *testing.T) {
+		r := newRig(t)
+		r.disk.fail(errDisk)
+		var errs []error
+		for _, err := range r.Buckets(perID) {
+			errs = append(errs, err)
+		}
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], errDisk)
+		require.NoError(t, r.Health())
+		r.disk.fail(nil)
+	})
+	t.Run("during a save", func(t *testing.T) {
+		r := newRig(t)
+		for i := range 10 {
+			r.spend(perID.Key(fmt.Sprint(i)), 1)
+		}
+		var during []int
+		r.disk.on(func(op storeOp) error {
+			if op.name == "save" {
+				during = append(during, len(r.listed(perID)))
+			}
+			return nil
+		})
+		require.NoError(t, r.Flush())
+		require.Equal(t, []int{10, 10}, during)
+	})
+	for _, fails := range []error{nil, errDisk} {
+		t.Run(fmt.Sprintf("saved and evicted meanwhile, then %v", fails), func(t *testing.T) {
+			r := newRig(t)
+			r.spend(perID.Key("a"), 5)
+			r.disk.on(func(op storeOp) error {
+				if op.name == "all" && op.done {
+					r.disk.fail(fails, "load")
+					require.NoError(t, r.Flush())
+					r.evictAll()
+					require.Zero(t, r.Stats().Resident)
+				}
+				return nil
+			})
+			for b, err := range r.Buckets(perID) {
+				require.ErrorIs(t, err, fails)
+				require.Equal(t, fails == nil, b.Key == perID.Key("a"))
+			}
+		})
+	}
+}
+
+func TestStats(t *testing.T) {
+	r := newRig(t)
+	a := perID.Key("a")
+	for range 7 {
+		r.Spend(a, 1)
+	}
+	r.Spend(a, 6)
+	r.Spend(nobody.Key("a"), 1)
+	r.Spend(nobody.Key("b"), 1)
+	for range 2 {
+		r.spendAll(Request{Key: single.Key("a"), Cost: 1}, Request{Key: everyone.Key(""), Cost: 1})
+	}
+	r.spend(off.Key("a"), 1)
+	require.NoError(t, r.Flush())
+	want := map[Name]LimitStats{
+		Unknown: {Errors: 2}, perID: {Allowed: 5, Denied: 2, Errors: 1}, everyone: {Allowed: 1},
+		single: {Allowed: 1, Denied: 1}, off: {Allowed: 1}, other: {},
+	}
+	st := r.Stats()
+	require.Equal(t, want, st.Limits)
+	require.EqualValues(t, 3, st.Resident)
+	require.EqualValues(t, 1, st.Flush.Saves)
+	require.EqualValues(t, 3, st.Flush.Buckets)
+	require.NoError(t, r.SetLimits(limitsOf(t, testNames, nil)))
+	require.Equal(t, want, r.Stats().Limits, "counts outlive limits")
+	require.NoError(t, r.SetLimits(limitsOf(t, nil, nil)))
+	require.Equal(t, want[perID], r.Stats().Limits[perID], "and names")
+	require.NoError(t, r.Close())
+	require.Equal(t, want[perID], r.Stats().Limits[perID], "and the Limiter")
+}
+
+func TestHealth(t *testing.T) {
+	t.Run("loads", func(t *testing.T) {
+		r := newRig(t)
+		here, there := perID.Key("here"), perID.Key("there")
+		r.spend(here, 1)
+		for name, load := range map[string]func() error{
+			"Check":  func() error { _, err := r.Check(there, 1); return err },
+			"Bucket": func() error { _, err := r.Bucket(there); return err },
+		} {
+			since := r.clock.Now().UTC().Format(time.RFC3339)
+			r.disk.fail(errDisk)
+			for range 2 {
+				require.ErrorIs(t, load(), errDisk, name)
+				require.EqualError(t, r.Health(), "stint: no bucket loaded since "+since+": "+errDisk.Error())
+				r.clock.Advance(time.Minute)
+			}
+			r.disk.fail(nil)
+			r.check(here, 1)
+			require.ErrorIs(t, r.Health(), errDisk, "a bucket in memory needs no load")
+			require.NoError(t, load(), name)
+			require.NoError(t, r.Health(), name)
+		}
+	})
+	t.Run("the store's, during a flush", func(t *testing.T) {
+		r := newRig(t)
+		r.disk.health = errDisk
+		r.take(perID.Key("a"), 1)
+		r.disk.shut()
+		flushed := make(chan error)
+		go func() { flushed <- r.Flush() }()
+		for r.Stats().Saving.IsZero() {
+			runtime.Gosched()
+		}
+		require.EqualError(t, r.Health(), errDisk.Error())
+		r.disk.open()
+		require.NoError(t, <-flushed)
+	})
+	t.Run("commits", func(t *testing.T) {
+		r, key := newLevels(t, hundred), synced.Key("a")
+		r.take(key, 1)
+		r.disk.fail(errDisk, "save")
+		_, err := r.Spend(key, 1)
+		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, r.Health(), errDisk)
+		require.Error(t, r.cache.FlushDue())
+		r.disk.fail(nil)
+		r.take(key, 1) // saves what the flush could not
+		require.NoError(t, r.cache.FlushDue())
+		require.NoError(t, r.Health())
 	})
 }

@@ -1,10 +1,12 @@
 package stint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -393,4 +395,145 @@ func TestCacheAgrees(t *testing.T) {
 		require.EqualValues(t, same, level, level)
 	}
 	require.EqualValues(t, cache.NoLease, blocked)
+}
+
+// planDefaults are the limits of ids without a plan.
+var planDefaults = map[Name]Limit{perID: PerMinute(5), other: PerMinute(100)}
+
+// TestBlocked holds every call to Blocked, for a bucket in memory and for one
+// that is only in the store.
+func TestBlocked(t *testing.T) {
+	store := newMemStore()
+	key := perID.Key("a")
+	first := rigOn(t, store, testLimits(t), Options{})
+	first.spend(key, 3)
+	require.NoError(t, first.Flush())
+	spent := store.tats[key]
+	for _, resident := range []bool{true, false} {
+		t.Run(fmt.Sprintf("resident %v", resident), func(t *testing.T) {
+			r := first
+			if !resident {
+				saved := NewMemStore()
+				require.NoError(t, saved.Save([]Change{{key, spent}}))
+				r = rigOn(t, saved, testLimits(t), Options{})
+			}
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
+			denied := Decision{
+				Key: key, Limit: Blocked, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64,
+			}
+			for _, cost := range []int64{0, 1, 1000, math.MaxInt64} {
+				require.Equal(t, denied, r.spend(key, cost))
+				require.Equal(t, denied, r.check(key, cost))
+			}
+			require.False(t, r.Allow(key))
+			_, err := r.Spend(key, -1)
+			require.ErrorIs(t, err, ErrNegativeCost)
+
+			b := single.Key("b")
+			for _, reqs := range [][]Request{
+				{{Key: b, Cost: 1}, {Key: key}}, {{Key: key, Cost: 1}, {Key: b, Cost: 1}},
+				{{Key: b, Cost: 1}, {Key: key, Cost: 1, Mode: CheckOnly}}, {{Key: off.Key("x")}, {Key: key}},
+			} {
+				require.Equal(t, denied, r.spendAll(reqs...))
+			}
+			require.True(t, r.spendAll(Request{Key: b, Cost: 1}, Request{Key: key, Cost: 1, Mode: SpendOnly}).Allowed)
+			ds := make([]Decision, 2)
+			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: key, Cost: 1}, {Key: key}}, ds))
+			require.Equal(t, []Decision{denied, denied}, ds)
+
+			_, err = r.Reserve(key.Cost(1))
+			require.ErrorIs(t, err, ErrBlocked)
+			require.ErrorIs(t, errorOf(r.Wait(context.Background(), key.Cost(0))), ErrBlocked)
+			r.hold(key, time.Minute)
+			require.Equal(t, denied, r.spend(key, 1), "a hold is over sooner")
+			r.hold(key, 0)
+			require.Equal(t, Decision{Allowed: true, Key: key, Limit: Blocked}, r.refund(key, 2))
+			require.Equal(t, Blocked, r.bucket(key).Limit)
+			require.Zero(t, r.bucket(key).Remaining)
+			require.NoError(t, r.Flush())
+
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a")}))
+			require.EqualValues(t, 2, r.left(key), "the bucket is as it was")
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
+			require.NoError(t, r.Reset(key))
+			require.Equal(t, denied, r.check(key, 0))
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a")}))
+			require.EqualValues(t, 5, r.left(key), "Reset made it full")
+		})
+	}
+	t.Run("all but a few", func(t *testing.T) {
+		limits, err := NewLimits(Names{1: {Label: "Few", Limit: Blocked}}, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
+		require.NoError(t, err)
+		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
+		require.True(t, r.Allow(Name(1).Key("a")))
+		require.False(t, r.Allow(Name(1).Key("b")))
+		def, ok := limits.Default(1)
+		require.Equal(t, Blocked, def)
+		require.True(t, ok)
+	})
+	require.Equal(t, "blocked", Blocked.String())
+	require.NoError(t, Blocked.Validate())
+	require.Error(t, Blocked.WithBurst(1).Validate())
+	require.Zero(t, Blocked.Interval())
+}
+
+// TestWith changes overrides of an id, and looks at the Limits before and after.
+func TestWith(t *testing.T) {
+	ls := makeLimits(t)
+	all := func(ls *Limits, name Name) map[string]Limit {
+		got := map[string]Limit{}
+		for o := range ls.Overrides(name) {
+			got[o.Key.ID+" "+o.Comment] = o.Limit
+		}
+		require.Len(t, got, ls.CountOverrides(name))
+		return got
+	}
+	before := all(ls, 1)
+	other, err := ls.With(Override{Key: Name(1).Key("::ffff:10.0.0.7"), Limit: PerDay(7), Comment: "why"})
+	require.NoError(t, err)
+	require.Equal(t, before, all(ls, 1), "the old Limits are as they were")
+	want := maps.Clone(before)
+	want["10.0.0.7 why"] = PerDay(7)
+	require.Equal(t, want, all(other, 1))
+	got, ok := other.For(Name(1).Key("10.0.0.7"))
+	require.True(t, ok)
+	require.Equal(t, PerDay(7), got)
+	again, err := other.With(Override{Key: Name(1).Key("10.0.0.7")})
+	require.NoError(t, err)
+	require.Equal(t, before, all(again, 1))
+	rules := len(again.rules)
+	again, err = again.With(Override{Key: Name(1).Key("10.0.0.7"), Limit: PerDay(7)})
+	require.NoError(t, err)
+	require.Len(t, again.rules, rules, "equal limits share one rule")
+
+	_, err = ls.With(
+		Override{Key: Name(1).Key("x"), Limit: PerDay(1)},
+		Override{Key: Name(65535).Key("x"), Limit: PerDay(1)},
+	)
+	require.ErrorIs(t, err, ErrInvalidID)
+	require.ErrorIs(t, err, ErrUnknownName)
+	_, err = ls.With(Override{Key: Name(1).Key("10.0.0.7"), Limit: PerDay(0)})
+	require.EqualError(t, err, `stint: PerIP: override of "10.0.0.7": burst is 0, want at least 1`+"\n"+
+		`stint: PerIP: override of "10.0.0.7": count is 0, want at least 1`)
+	require.Zero(t, ls.CountOverrides(65535))
+	require.Empty(t, all(ls, 65535))
+}
+
+func TestPlans(t *testing.T) {
+	pro := func(id string) []Override {
+		return []Override{{perID.Key(id), PerMinute(50), "why"}, {other.Key(id), Unlimited, ""}}
+	}
+	overrides := append(slices.Concat(pro("a"), pro("b")), Override{Key: perID.Key("c"), Limit: Blocked})
+	limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
+	require.NoError(t, err)
+	for key, want := range map[Key]Limit{
+		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
+		perID.Key("d"): PerMinute(5),
+		other.Key("a"): {}, other.Key("c"): planDefaults[other],
+	} {
+		got, _ := limits.For(key)
+		require.Equal(t, want, got, key)
+	}
+	_, err = NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
+	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
 }

@@ -1,36 +1,28 @@
 package stint
 
 import (
-	"bufio"
-	"context"
-	"fmt"
+	"cmp"
+	"errors"
 	"io"
+	"iter"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/filecopy"
+	"github.com/stint-go/stint/internal/modeltest"
 )
 
-// children are the programs that the test binary can run instead of the tests.
-// childVar names the one to run.
-var children = map[string]func(args []string){}
-
-const childVar = "STINT_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if run, ok := children[os.Getenv(childVar)]; ok {
-		run(os.Args[1:])
-		os.Exit(0)
-	}
 	debug.SetGCPercent(400) // tests keep little of what they allocate
 	os.Exit(m.Run())
 }
@@ -38,91 +30,6 @@ func TestMain(m *testing.M) {
 // fewResident is MaxResident of Limiters that have few buckets. By default a Limiter
 // has many more shards, which are most of what New allocates.
 const fewResident = 1000
-
-// child is another process that runs one of the children.
-type child struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	lines *bufio.Scanner
-}
-
-// self returns this program, for another process.
-func self(ctx context.Context, args ...string) *exec.Cmd {
-	return subprocess.Command(ctx, os.Args[0], args...)
-}
-
-// startChild runs one of the children in a process of its own.
-func startChild(t *testing.T, name string, args ...string) *child {
-	t.Helper()
-	c := &child{cmd: self(t.Context(), args...)}
-	c.cmd.Env = append(os.Environ(), childVar+"="+name)
-	c.cmd.Stderr = os.Stderr
-	var err error
-	c.stdin, err = c.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := c.cmd.StdoutPipe()
-	require.NoError(t, err)
-	c.lines = bufio.NewScanner(out)
-	require.NoError(t, c.cmd.Start())
-	return c
-}
-
-// readLine returns the next line that the child prints.
-func (c *child) readLine(t *testing.T) string {
-	t.Helper()
-	require.True(t, c.lines.Scan(), "the child says nothing: %v", c.lines.Err())
-	return c.lines.Text()
-}
-
-// finish ends the child: it closes the child's standard input and waits.
-func (c *child) finish(t *testing.T) {
-	t.Helper()
-	require.NoError(t, c.stdin.Close())
-	require.NoError(t, c.cmd.Wait())
-}
-
-// say prints a line that readLine reads.
-func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-
-// simClock is a clock that a test moves. One reading can be held: its caller
-// gets the time at which it asked, and gets it late.
-type simClock struct {
-	ns      atomic.Int64
-	skip    atomic.Int64 // readings until the one to hold
-	reading atomic.Pointer[heldReading]
-}
-
-type heldReading struct{ held, release chan struct{} }
-
-// newSimClock returns a clock at an instant at which half a lease begins, if the
-// limit is hundred.
-func newSimClock() *simClock {
-	c := &simClock{}
-	c.ns.Store(1_800_000_000_000_000_000)
-	return c
-}
-
-func (c *simClock) Now() time.Time {
-	now := c.ns.Load()
-	if r := c.reading.Load(); r != nil && c.skip.Add(-1) < 0 && c.reading.CompareAndSwap(r, nil) {
-		close(r.held)
-		<-r.release
-	}
-	return time.Unix(0, now)
-}
-
-// hold holds the reading after skip others.
-func (c *simClock) hold(skip int64) (held <-chan struct{}, release func()) {
-	r := &heldReading{make(chan struct{}), make(chan struct{})}
-	c.skip.Store(skip)
-	c.reading.Store(r)
-	return r.held, sync.OnceFunc(func() {
-		c.reading.Store(nil)
-		close(r.release)
-	})
-}
-
-func (c *simClock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 
 // The Names of most tests.
 const (
@@ -192,7 +99,7 @@ const hour = int64(time.Hour)
 type rig struct {
 	*Limiter
 	t     testing.TB
-	clock *simClock
+	clock *modeltest.Clock
 	disk  *fakeStore // below the Limiter
 }
 
@@ -201,11 +108,11 @@ type rig struct {
 // commit.
 func rigOn(t testing.TB, store Store, limits *Limits, opts Options) *rig {
 	t.Helper()
-	return rigAt(t, newSimClock(), store, limits, opts)
+	return rigAt(t, modeltest.NewClock(), store, limits, opts)
 }
 
 // rigAt is rigOn with a clock that the test has already.
-func rigAt(t testing.TB, clock *simClock, store Store, limits *Limits, opts Options) *rig {
+func rigAt(t testing.TB, clock *modeltest.Clock, store Store, limits *Limits, opts Options) *rig {
 	t.Helper()
 	r := &rig{t: t, clock: clock, disk: &fakeStore{Store: store}}
 	if opts.Now == nil {
@@ -302,7 +209,7 @@ func (r *rig) spent(key Key) int64 {
 func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Store, key) }
 
 // tat returns the TAT of a bucket from which so many hours are missing.
-func (r *rig) tat(hours int64) int64 { return r.clock.ns.Load() + hours*hour }
+func (r *rig) tat(hours int64) int64 { return r.clock.Nanos() + hours*hour }
 
 // rest waits until all commits have ended.
 func (r *rig) rest() {
@@ -365,3 +272,235 @@ func justSpent(reqs []Request) []Request {
 }
 
 func newMemStore() *memStore { return NewMemStore().(*memStore) }
+
+func storePath(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
+
+// openBolt opens a file, which is closed when the test ends. Nothing is synced.
+func openBolt(t testing.TB, path string, names Names) *boltStore {
+	t.Helper()
+	files := boltfile.OS()
+	files.SyncFile = func(*os.File) error { return nil }
+	files.SyncDir, files.NoSync = func(string) error { return nil }, true
+	store, err := boltstore.Open(path, names.labels(), boltstore.Options{MaxResident: 1 << 20, FS: files})
+	require.NoError(t, err)
+	s := &boltStore{store: store}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// copyOf copies a file, as a killed process would leave it.
+func copyOf(t testing.TB, path string) string {
+	t.Helper()
+	other := storePath(t)
+	require.NoError(t, filecopy.Copy(path, other))
+	return other
+}
+
+// save saves, and fails the test if that fails.
+func save(t testing.TB, s Store, changes ...Change) {
+	t.Helper()
+	require.NoError(t, s.Save(changes))
+}
+
+// load returns what the store has.
+func load(t testing.TB, s Store, key Key) int64 {
+	t.Helper()
+	tat, err := s.Load(key)
+	require.NoError(t, err)
+	return tat
+}
+
+// collect returns all that the store has under a name.
+func collect(t testing.TB, seq iter.Seq2[Change, error]) (all []Change) {
+	t.Helper()
+	for c, err := range seq {
+		require.NoError(t, err)
+		all = append(all, c)
+	}
+	return all
+}
+
+func remainingOf(t *testing.T, l *Limiter, key Key) int64 {
+	t.Helper()
+	d, err := l.Check(key, 0)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+var errDisk = errors.New("the disk is on fire")
+
+// fakeStore is a Store that calls a hook at each operation. The hook may fail
+// the operation, and saves can be held up.
+type fakeStore struct {
+	Store
+	health error
+	most   int // buckets of a save; 0 means no limit
+
+	mu    sync.Mutex
+	hook  func(op storeOp) error
+	gate  chan error // verdicts on saves: nil carries one out
+	saves int
+	last  []Change
+}
+
+// storeOp is an operation of a fakeStore. Its hook is called before it is
+// carried out, and again when it is done.
+type storeOp struct {
+	name string // "load", "save", "all", "declare", "maintain", "snapshot" or "close"
+	key  Key    // of a load
+	done bool
+}
+
+// on sets the hook.
+func (s *fakeStore) on(hook func(op storeOp) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hook = hook
+}
+
+// fail makes the named operations return err, or loads, saves and listings if
+// none is named. A nil err ends that.
+func (s *fakeStore) fail(err error, ops ...string) {
+	if ops == nil {
+		ops = []string{"load", "save", "all"}
+	}
+	s.on(func(op storeOp) error {
+		if op.done || !slices.Contains(ops, op.name) {
+			return nil
+		}
+		return err
+	})
+}
+
+// shut holds up saves until open, or until a verdict comes through the gate:
+// an error keeps a save from being carried out.
+func (s *fakeStore) shut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gate = make(chan error)
+}
+
+// open lets the save pass that waits, and all later ones.
+func (s *fakeStore) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gate != nil {
+		close(s.gate)
+		s.gate = nil
+	}
+}
+
+// count returns how many saves there were.
+func (s *fakeStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saves
+}
+
+// latest returns what the last save was given.
+func (s *fakeStore) latest() []Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+func (s *fakeStore) do(op storeOp, carryOut func() error) error {
+	s.mu.Lock()
+	hook := s.hook
+	s.mu.Unlock()
+	if hook == nil {
+		return carryOut()
+	}
+	if err := hook(op); err != nil {
+		return err
+	}
+	if err := carryOut(); err != nil {
+		return err
+	}
+	op.done = true
+	return hook(op)
+}
+
+func (s *fakeStore) Room() int { return cmp.Or(s.most, maxSave) }
+
+func (s *fakeStore) Save(changes []Change) error {
+	if len(changes) == 0 { // not counted: rig.rest makes an empty commit
+		return nil
+	}
+	s.mu.Lock()
+	s.saves++
+	s.last = slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Key == Key{} })
+	gate := s.gate
+	s.mu.Unlock()
+	if gate != nil {
+		if err := <-gate; err != nil {
+			return err
+		}
+	}
+	defer slices.Reverse(changes) // a Store may reorder them
+	return s.do(storeOp{name: "save"}, func() error { return s.Store.Save(changes) })
+}
+
+func (s *fakeStore) Load(key Key) (tat int64, err error) {
+	err = s.do(storeOp{name: "load", key: key}, func() (err error) {
+		tat, err = s.Store.Load(key)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return tat, nil
+}
+
+func (s *fakeStore) All(name Name) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		enough := false
+		err := s.do(storeOp{name: "all"}, func() error {
+			for c, err := range s.Store.All(name) {
+				if err != nil {
+					return err
+				}
+				if enough = !yield(c, nil); enough {
+					break
+				}
+			}
+			return nil
+		})
+		if err != nil && !enough {
+			yield(Change{}, err)
+		}
+	}
+}
+
+func (s *fakeStore) Declare(names Names) error {
+	return s.do(storeOp{name: "declare"}, func() error { return s.Store.Declare(names) })
+}
+
+func (s *fakeStore) Maintain(now time.Time) error {
+	return s.do(storeOp{name: "maintain"}, func() error { return s.Store.Maintain(now) })
+}
+
+func (s *fakeStore) Snapshot(w io.Writer) (n int64, err error) {
+	err = s.do(storeOp{name: "snapshot"}, func() (err error) {
+		n, err = s.Store.Snapshot(w)
+		return err
+	})
+	return n, err
+}
+
+func (s *fakeStore) Health() error { return errors.Join(s.health, s.Store.Health()) }
+
+func (s *fakeStore) Close() error {
+	return s.do(storeOp{name: "close"}, s.Store.Close)
+}
+
+// admitted spends n times one token, and returns how many were admitted.
+func (r *rig) admitted(key Key, n int) (admitted int) {
+	r.t.Helper()
+	for range n {
+		if r.Allow(key) {
+			admitted++
+		}
+	}
+	return admitted
+}

@@ -323,11 +323,11 @@ func TestDoEach(t *testing.T) {
 		}, func(*rig) {}, false, 12 * time.Second},
 		{"a bucket that was spent and swept", func(*rig) {}, func(r *rig) {
 			r.take(late, 1)
-			r.clock.advance(13 * time.Second)
+			r.clock.Advance(13 * time.Second)
 			require.NoError(r.t, r.cache.FlushDue())
 		}, true, 12 * time.Second},
 		{"a bucket whose hold has ended", func(r *rig) { r.hold(late, time.Second) }, func(r *rig) {
-			r.clock.advance(50 * time.Second)
+			r.clock.Advance(50 * time.Second)
 			r.take(late, 5)
 		}, false, 2 * time.Second},
 	} {
@@ -338,7 +338,7 @@ func TestDoEach(t *testing.T) {
 				if op.name == "load" && op.key == first && !op.done {
 					r.disk.on(nil)
 					tc.meanwhile(r)
-					r.clock.advance(10 * time.Second)
+					r.clock.Advance(10 * time.Second)
 				}
 				return nil
 			})

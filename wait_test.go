@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/modeltest"
 )
 
 // inLine runs a test in a bubble, with a limiter on the bubble's time: single
@@ -208,7 +209,7 @@ func TestReserve(t *testing.T) {
 			r.reserve(key, 1)
 		}
 		for range 2_000 {
-			r.clock.advance(time.Millisecond)
+			r.clock.Advance(time.Millisecond)
 			require.Equal(t, 3*time.Millisecond, r.reserve(key, 1).Delay())
 			require.False(t, r.spend(key, 1).Allowed)
 		}
@@ -347,8 +348,8 @@ func TestWaitGiveBackFails(t *testing.T) {
 // day of the spend.
 func TestWaitGiveBackPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock, quota := newSimClock(), EachDay(10, nil)
-		clock.ns.Store(time.Date(2026, 11, 23, 23, 59, 59, 0, time.UTC).UnixNano())
+		clock, quota := modeltest.NewClock(), EachDay(10, nil)
+		clock.Set(time.Date(2026, 11, 23, 23, 59, 59, 0, time.UTC).UnixNano())
 		quota.Durability = Synced
 		r := rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: quota}), Options{})
 		key := perID.Key("a")
@@ -358,7 +359,7 @@ func TestWaitGiveBackPeriod(t *testing.T) {
 				return nil
 			}
 			if loads++; loads == 3 { // of the spend: two come before it
-				clock.advance(2 * time.Second)
+				clock.Advance(2 * time.Second)
 			}
 			return nil
 		})
@@ -501,7 +502,7 @@ func TestResetFails(t *testing.T) {
 		fail()
 		require.Equal(t, 5*time.Second, places[0].Delay())
 		require.Equal(t, 11*time.Second, r.check(key, 1).RetryAfter)
-		r.clock.advance(10 * time.Second)
+		r.clock.Advance(10 * time.Second)
 		require.EqualValues(t, 0, r.left(key), "both turns are charged")
 	})
 	inBubbleNamed(t, "one turn has left", func(t *testing.T, r *rig) {
@@ -509,8 +510,8 @@ func TestResetFails(t *testing.T) {
 		places[1].Cancel()
 		fail()
 		require.Equal(t, 6*time.Second, r.check(key, 1).RetryAfter)
-		r.clock.advance(5 * time.Second)
-		r.clock.advance(time.Second)
+		r.clock.Advance(5 * time.Second)
+		r.clock.Advance(time.Second)
 		r.take(key, 1)
 	})
 	inBubbleNamed(t, "both have left", func(t *testing.T, r *rig) {
@@ -519,7 +520,7 @@ func TestResetFails(t *testing.T) {
 		places[1].Cancel()
 		fail()
 		require.Equal(t, time.Second, r.check(key, 1).RetryAfter)
-		r.clock.advance(time.Second)
+		r.clock.Advance(time.Second)
 		r.take(key, 1)
 	})
 	inBubbleNamed(t, "a turn has left, and a hold comes", func(t *testing.T, r *rig) {
@@ -548,7 +549,7 @@ func TestResetFails(t *testing.T) {
 		fail()
 		require.NoError(t, <-done)
 		require.Equal(t, 5*time.Second, places[0].Delay(), "turns keep their times")
-		r.clock.advance(10 * time.Second)
+		r.clock.Advance(10 * time.Second)
 		require.EqualValues(t, 0, r.left(key), "at the new rate")
 	})
 	inBubbleNamed(t, "the turn's own commit fails, too", func(t *testing.T, r *rig) {
@@ -619,4 +620,22 @@ func TestWaitClose(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A reservation can be cancelled while its Name has no limits.
+func TestCancelWithoutLimits(t *testing.T) {
+	r, key := newLevels(t, PerMinute(1)), flushed.Key("a")
+	var places []Reservation
+	for range 10 {
+		places = append(places, r.reserve(key, 1))
+	}
+	without := limitsOf(t, Names{9: {Label: "other", Limit: Unlimited}}, nil)
+	for _, limits := range []*Limits{without, r.Limits()} {
+		require.NoError(t, r.SetLimits(limits))
+		for _, place := range places {
+			place.Cancel()
+		}
+	}
+	require.LessOrEqual(t, r.check(key, 1).RetryAfter, time.Minute)
+	require.LessOrEqual(t, r.reserve(key, 1).Delay(), time.Minute)
 }

@@ -18,7 +18,7 @@ func TestChoosingNumbers(t *testing.T) {
 	require.NoError(t, err)
 	for example, file := range map[string]string{
 		"ExamplePerDay":  "../example_choosing_test.go",
-		"ExampleEachDay": "../example_calendar_test.go",
+		"ExampleEachDay": "../example_choosing_test.go",
 	} {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
