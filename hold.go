@@ -27,8 +27,8 @@ func (l *Limiter) Hold(key Key, until time.Time) (end time.Time, err error) {
 	return l.hold(key, until, true)
 }
 
-// Release ends the hold on a key. The bucket has the tokens that it would have had
-// without the hold. Errors are those of Hold.
+// Release ends the hold on a key, and does nothing if there is none. The bucket has
+// the tokens that it would have had without the hold. Errors are those of Hold.
 func (l *Limiter) Release(key Key) error {
 	_, err := l.hold(key, time.Time{}, false)
 	return err
@@ -44,21 +44,21 @@ func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error)
 	if err := l.lockFound(&r); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
-	now, end := l.clock.Now(), int64(0)
+	now, end, held := l.clock.Now(), int64(0), int64(0)
+	g := r.Shard.GateLocked(r.Key)
+	if g != nil && g.Hold > now {
+		held = g.Hold
+	}
 	if extend {
-		if end = l.clock.Instant(until); end <= now {
+		if end = max(l.clock.Instant(until), held); end <= now {
 			end = 0
 		}
-		g := r.Shard.GateLocked(r.Key)
-		if g != nil && g.Hold > now {
-			end = max(end, g.Hold)
-		}
-		if end == 0 || g != nil && g.Hold == end && g.SavedLocked() {
-			r.Shard.Mu.Unlock()
-			return endOfHold(end), nil
-		}
 	}
-	g := r.Shard.MakeGateLocked(r.Key, r.Hash)
+	if extend && end == 0 || end == held && (g == nil || g.SavedLocked()) { // there is nothing to change
+		r.Shard.Mu.Unlock()
+		return endOfHold(end), nil
+	}
+	g = r.Shard.MakeGateLocked(r.Key, r.Hash)
 	if r.resident {
 		b := r.Shard.At(r.index)
 		r.Shard.AdvanceLocked(b, g, now)

@@ -318,6 +318,7 @@ func TestHoldHistories(t *testing.T) {
 					saves := true
 					switch rnd.IntN(3) {
 					case 0:
+						saves = commits > 0 || inForce != 0
 						c.name, inForce = "Release", 0
 						go func() { c.err <- r.Release(key) }()
 					case 1:

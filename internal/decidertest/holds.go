@@ -314,6 +314,18 @@ func caseUpTo(e *env) {
 	require.Error(e, err, "it must be alone")
 	require.Equal(e, make([]stint.Decision, 2), ds)
 	require.EqualValues(e, 4, e.left(other.Key("b")))
+
+	l, ok := e.Limiter.(interface {
+		DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
+	})
+	if !ok {
+		return
+	}
+	c := stint.Request{Key: plain.Key("c"), Cost: 4, Mode: stint.UpTo}
+	wrong := stint.Request{Key: plain.Key(""), Cost: 1, Mode: stint.UpTo}
+	ds = make([]stint.Decision, 4)
+	require.ErrorIs(e, l.DoEach(e.Context(), []stint.Request{c, c, wrong, c}, ds), stint.ErrInvalidID)
+	require.Equal(e, []int64{4, 2, 0, 0}, []int64{ds[0].Taken, ds[1].Taken, ds[2].Taken, ds[3].Taken})
 }
 
 // A cost that is settled while the bucket is held, and while others queue.
