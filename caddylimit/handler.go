@@ -16,6 +16,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 func init() {
@@ -157,7 +158,7 @@ func denied(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
 // result only: a label with the key would grow without bound. It notes the
 // strictest one for the placeholders. A zone with CountStatus decides twice about a
 // request that it admits, and only the second decision, which spends, is counted.
-func (h *Handler) observe(r *http.Request, ds []httplimit.Decision) {
+func (h *Handler) observe(r *http.Request, ds []rules.Decision) {
 	for _, page := range h.app.pages {
 		page.Decisions(r, ds)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // A Zone is a limit with a name, and the requests that it applies to.
@@ -179,7 +180,7 @@ func (z *Zone) counters(of *prometheus.CounterVec) {
 }
 
 // count returns the counter of a decision.
-func (z *Zone) count(d *httplimit.Decision) prometheus.Counter {
+func (z *Zone) count(d *rules.Decision) prometheus.Counter {
 	switch {
 	case d.Allowed:
 		return z.allowed
@@ -217,10 +218,10 @@ func (z *Zone) rule() httplimit.Rule {
 		Shadow:     z.Shadow,
 	}
 	if len(z.CountStatus) > 0 {
-		ru.CountStatus = httplimit.Statuses(z.CountStatus...)
+		ru.Count = rules.OneOf(z.CountStatus...)
 	}
 	if len(z.RefundStatus) > 0 {
-		ru.RefundStatus = httplimit.Statuses(z.RefundStatus...)
+		ru.Refund = rules.OneOf(z.RefundStatus...)
 	}
 	return ru
 }
@@ -230,7 +231,7 @@ func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
 	if matched, err := z.matchers.AnyMatchWithError(r); err != nil {
 		return stint.Key{}, err
 	} else if !matched {
-		return stint.Key{}, httplimit.ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 	var id string
 	if z.Key == defaultKey { // without a look at each placeholder
@@ -242,7 +243,7 @@ func (z *Zone) keyOf(r *http.Request) (stint.Key, error) {
 	case id != "":
 		return z.number.Key(z.canonical(id)), nil
 	case z.Optional:
-		return stint.Key{}, httplimit.ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 	return stint.Key{}, fmt.Errorf("%w: the key of zone %s is empty", stint.ErrInvalidID, z.Name)
 }

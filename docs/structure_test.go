@@ -78,11 +78,11 @@ var allowedImports = map[string][]string{
 	"netlimit":                {".", "internal/clientid", "internal/places"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
-	"httplimit/statuspage":    {".", "httplimit", "internal/spell"},
+	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
-	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "github.com/",
+	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "rules", "github.com/",
 		"golang.org/x/"},
 }
 

@@ -39,7 +39,7 @@ func BenchmarkServer(b *testing.B) {
 	}
 	many, byPeer := stint.PerSecond(1_000_000_000), grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}
 	settling := byPeer
-	settling.InFlight, settling.RefundCode = 10, grpclimit.ServerError
+	settling.InFlight, settling.Refund = 10, grpclimit.ServerError
 	for _, c := range []struct {
 		name      string
 		intercept grpc.UnaryServerInterceptor

@@ -13,17 +13,17 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // A call that its client cancels gives its place back, and its tokens if
-// RefundCode says so.
+// Refund says so.
 func TestCancel(t *testing.T) {
 	for name, c := range map[string]struct {
 		refund func(codes.Code) bool
 		left   []int64 // after each call
 	}{
-		"refunds": {grpclimit.Codes(codes.Canceled), []int64{10, 10}},
+		"refunds": {rules.OneOf(codes.Canceled), []int64{10, 10}},
 		"spends":  {grpclimit.ServerError, []int64{9, 8}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestCancel(t *testing.T) {
 					return next(srv, ss)
 				}),
 			}
-			rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, RefundCode: c.refund}
+			rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, Refund: c.refund}
 			client := dial(t, serve(t, s, append(ends, limited(lim, nil, rule)...)...))
 			calls := []func(context.Context) error{
 				func(ctx context.Context) error { _, err := client.EmptyCall(ctx, &pb.Empty{}); return err },
@@ -64,7 +64,7 @@ func TestCancel(t *testing.T) {
 				<-started // so it had the place
 				cancel()
 				<-ended
-				require.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+				require.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 				assert.Equal(t, c.left[i], left(t, lim, local))
 			}
 		})

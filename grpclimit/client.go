@@ -24,7 +24,7 @@ type ClientOptions struct {
 	Key KeyFunc
 
 	// Cost is how many tokens a call takes; nil means 1.
-	Cost func(context.Context, *Call) int64
+	Cost func(Call) int64
 
 	// Wait makes a call wait for its tokens. It fails with a *QuotaError at once
 	// if its turn is after the context's deadline, if the limit's Queue is full,
@@ -67,7 +67,7 @@ type ClientOptions struct {
 //
 // Client panics on mistakes in the program: no Limiter or no Key.
 func Client(lim stint.Decider, opts *ClientOptions) (grpc.UnaryClientInterceptor, grpc.StreamClientInterceptor) {
-	if rules.IsMissing(lim) || opts == nil || opts.Key == nil {
+	if lim == nil || opts == nil || opts.Key == nil {
 		panic("grpclimit: Client: want a limiter and a Key")
 	}
 	c := &client{opts: *opts}
@@ -101,7 +101,7 @@ func (c *client) unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
-	turn, err := c.begin(ctx, &Call{Method: method, Request: req, Target: cc.Target()})
+	turn, err := c.begin(Call{Ctx: ctx, Method: method, Message: req, Target: cc.Target()})
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (c *client) stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	turn, err := c.begin(ctx, &Call{Method: method, Stream: true, Target: cc.Target()})
+	turn, err := c.begin(Call{Ctx: ctx, Method: method, Stream: true, Target: cc.Target()})
 	if err != nil {
 		return nil, err
 	}
@@ -164,14 +164,15 @@ func (c *client) settles(ctx context.Context, turn *rules.Turn) func(cost int64)
 }
 
 // begin spends the tokens of a call. The error says why the call must not be sent.
-func (c *client) begin(ctx context.Context, call *Call) (*rules.Turn, error) {
-	key, err := c.opts.Key(ctx, call)
+func (c *client) begin(call Call) (*rules.Turn, error) {
+	ctx := call.Ctx
+	key, err := c.opts.Key(call)
 	if err != nil {
 		return nil, err
 	}
 	cost := int64(1)
 	if c.opts.Cost != nil {
-		cost = c.opts.Cost(ctx, call)
+		cost = c.opts.Cost(call)
 	}
 	turn, err := c.Begin(ctx, key, cost)
 	if over := (*rules.QuotaError)(nil); errors.As(err, &over) {

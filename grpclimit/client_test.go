@@ -192,13 +192,13 @@ func TestClientErrors(t *testing.T) {
 		is   error
 		code codes.Code
 	}{
-		"key":           {opts: grpclimit.ClientOptions{Key: func(context.Context, *grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, is: own, code: codes.Unknown},
+		"key":           {opts: grpclimit.ClientOptions{Key: func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, is: own, code: codes.Unknown},
 		"blocked":       {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(off)}, is: stint.ErrBlocked, code: codes.ResourceExhausted},
 		"blocked, wait": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(off), Wait: true}, is: stint.ErrBlocked, code: codes.ResourceExhausted},
 		"too late":      {ctx: soon, opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey), Wait: true}, is: context.DeadlineExceeded, code: codes.ResourceExhausted},
 		"cancelled":     {ctx: cancelled, opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey)}, code: codes.Canceled},
 		"over burst": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress),
-			Cost: func(context.Context, *grpclimit.Call) int64 { return 6 }}, is: stint.ErrCostOverBurst, code: codes.Unknown},
+			Cost: func(grpclimit.Call) int64 { return 6 }}, is: stint.ErrCostOverBurst, code: codes.Unknown},
 		"undeclared": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(99)}, is: stint.ErrUnknownName, code: codes.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestClientRefundAfterSlowCommit(t *testing.T) {
 				require.NoError(t, err)
 				defer lim.Close()
 				unary, _ := grpclimit.Client(lim, &grpclimit.ClientOptions{
-					Key: grpclimit.Shared(everyone), Cost: func(context.Context, *grpclimit.Call) int64 { return 10 }, Wait: wait,
+					Key: grpclimit.Shared(everyone), Cost: func(grpclimit.Call) int64 { return 10 }, Wait: wait,
 				})
 				time.AfterFunc(4*time.Second, func() { close(store.release) })
 				err = unary(t.Context(), "/a.B/C", nil, nil, cc,
@@ -388,7 +388,7 @@ func TestClientNested(t *testing.T) {
 	}
 }
 
-func ofK(context.Context, *grpclimit.Call) (stint.Key, error) { return perKey.Key("k"), nil }
+func ofK(grpclimit.Call) (stint.Key, error) { return perKey.Key("k"), nil }
 
 // A refusal without RetryInfo doubles the wait, until a success. A message that
 // is too large is no refusal.
@@ -419,7 +419,7 @@ func TestClientSettle(t *testing.T) {
 		done(10)
 		done(90)
 	}
-	bound := func(context.Context, *grpclimit.Call) int64 { return 40 }
+	bound := func(grpclimit.Call) int64 { return 40 }
 	c := dial(t, serve(t, new(service)), limiting(lim, &grpclimit.ClientOptions{Key: ofK, Cost: bound, Settle: settle})...)
 	require.NoError(t, call(t, c))
 	assert.EqualValues(t, 90, left(t, lim, perKey.Key("k")))

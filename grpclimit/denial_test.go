@@ -21,6 +21,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const pushback = "grpc-retry-pushback-ms"
@@ -89,8 +90,8 @@ func TestRateLimit(t *testing.T) {
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(2), perKey: stint.PerDay(1)})
 	c := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{RateLimit: true},
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
-		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Received},
-		grpclimit.Rule{Key: grpclimit.ByPeer(failures), CountCode: grpclimit.AuthFailed},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Pattern: "received"},
+		grpclimit.Rule{Key: grpclimit.ByPeer(failures), Count: grpclimit.AuthFailed},
 		grpclimit.Rule{Key: grpclimit.ByPeer(off)},
 		grpclimit.Rule{Key: grpclimit.ByPeer(everyone), Shadow: true},
 	)...))
@@ -108,7 +109,7 @@ func TestRateLimit(t *testing.T) {
 	var trailer metadata.MD
 	_, err := exchange(t, c, 2, grpc.Trailer(&trailer))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-	assert.Equal(t, []string{`"address";r=1;t=30, "key";r=0;t=86400, "login";r=5;t=12`}, trailer["ratelimit"])
+	assert.Equal(t, []string{`"address";r=1;t=30, "login";r=5;t=12, "key";r=0;t=86400`}, trailer["ratelimit"])
 }
 
 // The RateLimit fields show what is left at the end of a call.
@@ -119,15 +120,15 @@ func TestRateLimitAtTheEnd(t *testing.T) {
 		want   string
 	}{
 		"settled":    {grpclimit.Rule{Cost: 4, Settle: true}, true, `"address";r=4;t=12`},
-		"refunded":   {grpclimit.Rule{RefundCode: grpclimit.AuthFailed}, false, `"address";r=5;t=12`},
-		"counted":    {grpclimit.Rule{CountCode: grpclimit.AuthFailed}, false, `"address";r=4;t=12`},
+		"refunded":   {grpclimit.Rule{Refund: grpclimit.AuthFailed}, false, `"address";r=5;t=12`},
+		"counted":    {grpclimit.Rule{Count: grpclimit.AuthFailed}, false, `"address";r=4;t=12`},
 		"locked out": {grpclimit.Rule{Cost: 5, LockOut: time.Hour}, false, `"address";r=0;t=3600`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			s := &service{empty: func(ctx context.Context) error {
 				if c.settle {
-					_, err := grpclimit.Settle(ctx, perAddress, 1)
+					_, err := rules.Settle(ctx, perAddress, 1)
 					assert.NoError(t, err)
 				}
 				return status.Error(codes.Unauthenticated, "")
@@ -143,7 +144,7 @@ func TestRateLimitAtTheEnd(t *testing.T) {
 		for _, lockOut := range []time.Duration{0, time.Hour} {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(2)})
 			client := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{RateLimit: true},
-				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received, LockOut: lockOut})...))
+				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "received", LockOut: lockOut})...))
 			var trailer metadata.MD
 			_, err := exchange(t, client, 2, grpc.Trailer(&trailer))
 			assert.ErrorIs(t, err, io.EOF)
@@ -177,8 +178,8 @@ func TestDenialCalendar(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: c.rolling, everyone: c.daily})
-			var seen []grpclimit.Decision
-			watch := grpclimit.Observer{Decisions: func(_ context.Context, ds []grpclimit.Decision) {
+			var seen []rules.Decision
+			watch := grpclimit.Observer{Decisions: func(_ grpclimit.Call, ds []rules.Decision) {
 				seen = slices.Clone(ds)
 			}}
 			conn := dial(t, serve(t, new(service), limited(lim,
@@ -278,9 +279,9 @@ func TestNoRetry(t *testing.T) {
 func TestNested(t *testing.T) {
 	limits := map[stint.Name]stint.Limit{perAddress: stint.PerMinute(4), perKey: stint.PerMinute(1)}
 	lim, _ := newLimiter(t, limits)
-	var seen []grpclimit.Decision
+	var seen []rules.Decision
 	s := &service{empty: func(ctx context.Context) error {
-		seen = grpclimit.Decisions(ctx)
+		seen = rules.Decisions(ctx)
 		return nil
 	}}
 	outer := limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
@@ -314,7 +315,7 @@ func (broken) Do(context.Context, []stint.Request, []stint.Decision) (stint.Deci
 
 func TestErrors(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	negative := func(context.Context, *grpclimit.Call) int64 { return -1 }
+	negative := func(grpclimit.Call) int64 { return -1 }
 	own := errors.New("a KeyFunc's own error")
 	for name, c := range map[string]struct {
 		lim     stint.Decider
@@ -326,19 +327,19 @@ func TestErrors(t *testing.T) {
 		pass    bool  // with FailOpen
 		shadows codes.Code
 	}{
-		"no id":       {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, want: codes.InvalidArgument, err: grpclimit.ErrNoID},
-		"two ids":     {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, sent: []string{"k", "1", "k", "2"}, want: codes.InvalidArgument, err: grpclimit.ErrNoID},
+		"no id":       {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, want: codes.InvalidArgument, err: rules.ErrNoID},
+		"two ids":     {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, sent: []string{"k", "1", "k", "2"}, want: codes.InvalidArgument, err: rules.ErrNoID},
 		"refused id":  {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perIP, "k")}, sent: []string{"k", "x"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
 		"negative":    {rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), CostFunc: negative}, want: codes.InvalidArgument, err: stint.ErrNegativeCost},
 		"over burst":  {rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Cost: 6}, want: codes.ResourceExhausted, err: stint.ErrCostOverBurst},
 		"limiter":     {lim: broken{lim}, rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}, want: codes.Unavailable, err: stint.ErrNotDurable, pass: true},
 		"undeclared":  {rule: grpclimit.Rule{Key: grpclimit.ByPeer(99)}, want: codes.Unavailable, err: stint.ErrUnknownName, pass: true},
-		"own error":   {rule: grpclimit.Rule{Key: func(context.Context, *grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, want: codes.Unavailable, err: own, pass: true},
+		"own error":   {rule: grpclimit.Rule{Key: func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, want: codes.Unavailable, err: own, pass: true},
 		"a count's":   {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k"), LockOutMax: 1}, sent: []string{"k", "a lock-outs"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
 		"not Unix":    {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perIP, "k")}, sent: []string{"k", "unix"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
-		"no subject":  {rule: grpclimit.Rule{Key: grpclimit.ByTLSSubject(perKey)}, want: codes.InvalidArgument, err: grpclimit.ErrNoID},
-		"no target":   {rule: grpclimit.Rule{Key: grpclimit.ByTarget(perKey)}, want: codes.InvalidArgument, err: grpclimit.ErrNoID},
-		"first of no": {rule: grpclimit.Rule{Key: grpclimit.FirstOf()}, want: codes.InvalidArgument, err: grpclimit.ErrNoID},
+		"no subject":  {rule: grpclimit.Rule{Key: grpclimit.ByTLSSubject(perKey)}, want: codes.InvalidArgument, err: rules.ErrNoID},
+		"no target":   {rule: grpclimit.Rule{Key: grpclimit.ByTarget(perKey)}, want: codes.InvalidArgument, err: rules.ErrNoID},
+		"first of no": {rule: grpclimit.Rule{Key: rules.FirstOf[grpclimit.Call]()}, want: codes.InvalidArgument, err: rules.ErrNoID},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.lim == nil {
@@ -346,7 +347,7 @@ func TestErrors(t *testing.T) {
 			}
 			for _, mode := range []string{"closed", "open", "shadow"} {
 				var failed []error
-				c.opts.Observers = []grpclimit.Observer{{Error: func(_ context.Context, err error) { failed = append(failed, err) }}}
+				c.opts.Observers = []grpclimit.Observer{{Error: func(_ grpclimit.Call, err error) { failed = append(failed, err) }}}
 				c.opts.FailOpen, c.rule.Shadow = mode == "open", mode == "shadow"
 				opts := c.opts
 				client := dial(t, serve(t, new(service), limited(c.lim, &opts, c.rule)...))
@@ -370,17 +371,16 @@ func TestMistakes(t *testing.T) {
 	key := grpclimit.ByPeer(perAddress)
 	never := func(codes.Code) bool { return false }
 	for want, rule := range map[string]grpclimit.Rule{
-		"no Key":              {},
-		"the Cost -1":         {Key: key, Cost: -1},
-		"the InFlight -1":     {Key: key, InFlight: -1},
-		`the Method "x"`:      {Key: key, Method: "x"},
-		`the Method "/a.b"`:   {Key: key, Method: "/a.b"},
-		`the Method "/a.*/b"`: {Key: key, Method: "/a.*/b"},
-		`the Method "/a/b*"`:  {Key: key, Method: "/a/b*"},
-		"Messages 4":          {Key: key, Messages: 4},
-		"MessageCost without": {Key: key, MessageCost: func(any) int64 { return 1 }},
-		"for whole calls":     {Key: key, Messages: grpclimit.Sent, RefundCode: never},
-		"need the cost":       {Key: key, Settle: true, CountCode: never},
+		"no Key":               {},
+		"the Cost -1":          {Key: key, Cost: -1},
+		"the InFlight -1":      {Key: key, InFlight: -1},
+		`the Pattern "x"`:      {Key: key, Pattern: "x"},
+		`the Pattern "/a.b"`:   {Key: key, Pattern: "/a.b"},
+		`the Pattern "/a.*/b"`: {Key: key, Pattern: "/a.*/b"},
+		`the Pattern "/a/b*"`:  {Key: key, Pattern: "/a/b*"},
+		`"lost /a.B/C"`:        {Key: key, Pattern: "lost /a.B/C"},
+		"are for calls":        {Key: key, Pattern: "sent", Refund: never},
+		"need the cost":        {Key: key, Settle: true, Count: never},
 	} {
 		func() {
 			defer func() { assert.Contains(t, recover(), want) }()

@@ -2,13 +2,14 @@
 // [stint.Limiter], as package httplimit does for HTTP.
 //
 // A server installs interceptors, which [Server] makes from rules. Each [Rule]
-// says which calls spend, from which bucket, how much, and when:
+// says which calls spend, from which bucket, how much, and when; rules.Rule has
+// its fields:
 //
 //	unary, stream := grpclimit.Server(limiter, nil,
 //		grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerAddress)},
 //		grpclimit.Rule{
-//			Method: "/shop.Auth/Login", Key: grpclimit.ByPeer(FailedLogins),
-//			CountCode: grpclimit.AuthFailed,
+//			Pattern: "/shop.Auth/Login", Key: grpclimit.ByPeer(FailedLogins),
+//			Count: grpclimit.AuthFailed,
 //		},
 //	)
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
@@ -34,10 +35,9 @@
 //
 // For users, in reading order:
 //
-//	rule.go     Rule: which calls, how much, when; codes to count
-//	key.go      KeyFunc: whose bucket; ByPeer, ByMetadata, FirstOf, ...
-//	options.go  Options of the interceptors, and Observer
-//	settle.go   Settle: costs that are not known before the end
+//	rule.go     Rule, Call, KeyFunc and Observer; codes to count
+//	key.go      whose bucket: ByPeer, ByMetadata, Shared, ...
+//	options.go  Options of the interceptors
 //	client.go   Client: the client's side
 //	retryafter.go  RetryAfter of a status, for clients and gateways
 //

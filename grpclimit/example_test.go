@@ -94,10 +94,10 @@ func ExampleRule() {
 	limiter := openExample()
 	defer limiter.Close()
 	unary, stream := grpclimit.Server(limiter, nil, grpclimit.Rule{
-		Method:    "/grpc.testing.TestService/UnaryCall",
-		Key:       grpclimit.ByPeer(FailedLogins),
-		CountCode: grpclimit.AuthFailed,
-		LockOut:   24 * time.Hour,
+		Pattern: "/grpc.testing.TestService/UnaryCall",
+		Key:     grpclimit.ByPeer(FailedLogins),
+		Count:   grpclimit.AuthFailed,
+		LockOut: 24 * time.Hour,
 	})
 	client, stop := start(new(service), unary, stream)
 	defer stop()
@@ -114,11 +114,12 @@ func ExampleRule() {
 	// ResourceExhausted 24h0m0s
 }
 
-func ExampleMessages() {
+// A stream may receive three messages in an hour.
+func ExampleRule_messages() {
 	limiter := openExample()
 	defer limiter.Close()
 	unary, stream := grpclimit.Server(limiter, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(MessagesPerCall), Messages: grpclimit.Received,
+		Key: grpclimit.ByPeer(MessagesPerCall), Pattern: "received",
 	})
 	client, stop := start(new(service), unary, stream)
 	defer stop()
@@ -137,14 +138,14 @@ func ExampleMessages() {
 }
 
 // The cost of a call is known at its end. The handler reports it.
-func ExampleSettle() {
+func ExampleServer_settle() {
 	limiter := openExample()
 	defer limiter.Close()
 	unary, stream := grpclimit.Server(limiter, nil, grpclimit.Rule{
 		Key: grpclimit.ByPeer(TokensPerAddress), Cost: 500, Settle: true,
 	})
 	client, stop := start(&service{empty: func(ctx context.Context) error {
-		_, err := grpclimit.Settle(ctx, TokensPerAddress, 120)
+		_, err := rules.Settle(ctx, TokensPerAddress, 120)
 		return err
 	}}, unary, stream)
 	defer stop()
@@ -156,12 +157,12 @@ func ExampleSettle() {
 	// Output: 880 <nil>
 }
 
-func ExampleDecisions() {
+func ExampleServer_decisions() {
 	limiter := openExample()
 	defer limiter.Close()
 	unary, stream := grpclimit.Server(limiter, nil, grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerAddress)})
 	client, stop := start(&service{empty: func(ctx context.Context) error {
-		for _, d := range grpclimit.Decisions(ctx) {
+		for _, d := range rules.Decisions(ctx) {
 			fmt.Println(d.Label, "leaves", d.Remaining)
 		}
 		return nil

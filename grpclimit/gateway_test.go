@@ -73,7 +73,7 @@ func TestGatewayMiddleware(t *testing.T) {
 		runtime.HTTPError(r.Context(), mux, m, w, r, status.Error(codes.Unauthenticated, "who are you?"))
 	}))
 	srv := httptest.NewServer(httplimit.Middleware(lim, nil,
-		httplimit.Rule{Key: httplimit.ByIP(perAddress), CountStatus: httplimit.AuthFailed})(mux))
+		httplimit.Rule{Key: httplimit.ByIP(perAddress), Count: httplimit.AuthFailed})(mux))
 	defer srv.Close()
 	for _, want := range []int{http.StatusUnauthorized, http.StatusTooManyRequests} {
 		res, err := srv.Client().Get(srv.URL + "/private")

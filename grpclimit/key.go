@@ -2,10 +2,8 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -17,36 +15,18 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// A Call is what rules decide on.
-type Call struct {
-	Method  string // "/pkg.Service/Method"
-	Request any    // the message of a unary call; nil for a stream
-	Stream  bool   // a stream in one direction or in both
-	Target  string // of a client: that of its ClientConn
-
-	server *server // nil for a client
-}
-
-// A KeyFunc finds the bucket of a call. It returns ErrNoID if the call has no
-// id. It runs for every call to which its rule applies, even if the call is
-// denied.
-type KeyFunc func(context.Context, *Call) (stint.Key, error)
-
-// ErrNoID says that a call does not have the id of its bucket.
-var ErrNoID = rules.ErrNoID
-
 // ByPeer finds the bucket of the client's address, as Options.Client says: that
 // of the connection's peer, or the one that a trusted proxy has written into the
 // metadata. An IPv6 client is its /64 network, and one on a Unix socket has the
 // id "unix", as in httplimit. A peer without an address, such as one in the same
 // process, has no id.
 func ByPeer(name stint.Name) KeyFunc {
-	return func(ctx context.Context, c *Call) (stint.Key, error) {
-		p, ok := peer.FromContext(ctx)
+	return func(c Call) (stint.Key, error) {
+		p, ok := peer.FromContext(c.Ctx)
 		if !ok || p.Addr == nil || c.server == nil {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
-		key, err := c.server.address(ctx, p.Addr)
+		key, err := c.server.address(c.Ctx, p.Addr)
 		key.Name = name
 		return key, err
 	}
@@ -82,10 +62,10 @@ func isUnix(a net.Addr) bool {
 // ByMetadata finds the bucket of a value in the metadata that a client sent, such
 // as an API key. A call without the value, or with more than one, has no id.
 func ByMetadata(name stint.Name, key string) KeyFunc {
-	return func(ctx context.Context, _ *Call) (stint.Key, error) {
-		values := metadata.ValueFromIncomingContext(ctx, key)
+	return func(c Call) (stint.Key, error) {
+		values := metadata.ValueFromIncomingContext(c.Ctx, key)
 		if len(values) != 1 || values[0] == "" {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return name.Key(values[0]), nil
 	}
@@ -95,18 +75,18 @@ func ByMetadata(name stint.Name, key string) KeyFunc {
 // as "CN=billing,O=Example". A call without a certificate that the server has
 // verified has no id.
 func ByTLSSubject(name stint.Name) KeyFunc {
-	return func(ctx context.Context, _ *Call) (stint.Key, error) {
-		p, _ := peer.FromContext(ctx)
+	return func(c Call) (stint.Key, error) {
+		p, _ := peer.FromContext(c.Ctx)
 		if p == nil {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		info, ok := p.AuthInfo.(credentials.TLSInfo)
 		if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		subject := info.State.VerifiedChains[0][0].Subject.String()
 		if subject == "" {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return name.Key(subject), nil
 	}
@@ -115,9 +95,9 @@ func ByTLSSubject(name stint.Name) KeyFunc {
 // ByTarget finds the bucket of the server that a client calls: the target of its
 // ClientConn, such as "dns:///api.example.com:443".
 func ByTarget(name stint.Name) KeyFunc {
-	return func(_ context.Context, c *Call) (stint.Key, error) {
+	return func(c Call) (stint.Key, error) {
 		if c.Target == "" {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return name.Key(c.Target), nil
 	}
@@ -125,21 +105,5 @@ func ByTarget(name stint.Name) KeyFunc {
 
 // Shared finds the one bucket of a limit whose IDFormat is stint.Shared.
 func Shared(name stint.Name) KeyFunc {
-	return func(context.Context, *Call) (stint.Key, error) { return name.Key(""), nil }
-}
-
-// FirstOf finds the bucket of the first KeyFunc that does not return ErrNoID.
-// What httplimit.FirstOf says of ids that clients invent holds here, too: check
-// them, or limit the address by another rule.
-func FirstOf(keys ...KeyFunc) KeyFunc {
-	keys = slices.Clone(keys)
-	return func(ctx context.Context, c *Call) (stint.Key, error) {
-		for _, f := range keys {
-			key, err := f(ctx, c)
-			if !errors.Is(err, ErrNoID) {
-				return key, err
-			}
-		}
-		return stint.Key{}, ErrNoID
-	}
+	return func(Call) (stint.Key, error) { return name.Key(""), nil }
 }

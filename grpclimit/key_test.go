@@ -28,6 +28,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // keysOf returns the keys that spent.
@@ -106,7 +107,7 @@ func TestByPeer(t *testing.T) {
 
 func TestFirstOf(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	key := grpclimit.FirstOf(grpclimit.ByTLSSubject(perIP), grpclimit.ByMetadata(perKey, "Api-Key"), grpclimit.ByPeer(perAddress))
+	key := rules.FirstOf(grpclimit.ByTLSSubject(perIP), grpclimit.ByMetadata(perKey, "Api-Key"), grpclimit.ByPeer(perAddress))
 	c := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key})...))
 	require.NoError(t, call(t, c, "api-key", "k-17"))
 	require.NoError(t, call(t, c))
@@ -177,8 +178,8 @@ func TestByTLSSubject(t *testing.T) {
 // more in the error.
 func TestOptional(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	why := fmt.Errorf("the token names no account: %w", grpclimit.ErrNoID)
-	key := func(context.Context, *grpclimit.Call) (stint.Key, error) { return stint.Key{}, why }
+	why := fmt.Errorf("the token names no account: %w", rules.ErrNoID)
+	key := func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, why }
 	for optional, want := range map[bool]codes.Code{true: codes.OK, false: codes.InvalidArgument} {
 		c := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key, Optional: optional})...))
 		assert.Equal(t, want, status.Code(call(t, c)))

@@ -23,7 +23,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -54,42 +54,42 @@ func TestRules(t *testing.T) {
 	}{
 		"spends": {asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
 		"cost":   {rule: grpclimit.Rule{Cost: 2}, asked: []codes.Code{ok, ok}, want: []codes.Code{ok, exhausted}, left: 1},
-		"cost of 0": {rule: grpclimit.Rule{CostFunc: func(context.Context, *grpclimit.Call) int64 { return 0 }},
+		"cost of 0": {rule: grpclimit.Rule{CostFunc: func(grpclimit.Call) int64 { return 0 }},
 			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}, left: 3},
 		"cost of the request": {
-			rule: grpclimit.Rule{CostFunc: func(_ context.Context, c *grpclimit.Call) int64 {
-				return int64(c.Request.(*pb.SimpleRequest).GetResponseStatus().GetCode())
+			rule: grpclimit.Rule{CostFunc: func(c grpclimit.Call) int64 {
+				return int64(c.Message.(*pb.SimpleRequest).GetResponseStatus().GetCode())
 			}},
 			asked: []codes.Code{codes.Unknown, codes.Canceled}, want: []codes.Code{codes.Unknown, codes.Canceled},
 		},
-		"other method": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/EmptyCall"},
+		"other method": {rule: grpclimit.Rule{Pattern: "/grpc.testing.TestService/EmptyCall"},
 			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 3},
-		"method": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/UnaryCall"},
+		"method": {rule: grpclimit.Rule{Pattern: "/grpc.testing.TestService/UnaryCall"},
 			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 2},
-		"service": {rule: grpclimit.Rule{Method: "/grpc.testing.TestService/*"},
+		"service": {rule: grpclimit.Rule{Pattern: "/grpc.testing.TestService/*"},
 			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 2},
-		"other service": {rule: grpclimit.Rule{Method: "/grpc.testing.Test/*"},
+		"other service": {rule: grpclimit.Rule{Pattern: "/grpc.testing.Test/*"},
 			asked: []codes.Code{ok}, want: []codes.Code{ok}, left: 3},
-		"counts codes": {rule: grpclimit.Rule{CountCode: grpclimit.AuthFailed},
+		"counts codes": {rule: grpclimit.Rule{Count: grpclimit.AuthFailed},
 			asked: []codes.Code{ok, unauthenticated, ok, codes.PermissionDenied, unauthenticated, ok},
 			want:  []codes.Code{ok, unauthenticated, ok, codes.PermissionDenied, unauthenticated, exhausted}},
-		"refunds codes": {rule: grpclimit.Rule{RefundCode: grpclimit.ServerError},
+		"refunds codes": {rule: grpclimit.Rule{Refund: grpclimit.ServerError},
 			asked: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}, left: 1,
 			want: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}},
-		"counts and refunds": {rule: grpclimit.Rule{CountCode: grpclimit.AuthFailed, RefundCode: grpclimit.Codes(unauthenticated)},
+		"counts and refunds": {rule: grpclimit.Rule{Count: grpclimit.AuthFailed, Refund: rules.OneOf(unauthenticated)},
 			asked: []codes.Code{unauthenticated, codes.PermissionDenied}, left: 2,
 			want: []codes.Code{unauthenticated, codes.PermissionDenied}},
 		"locks out": {rule: grpclimit.Rule{LockOut: time.Hour}, held: time.Hour,
 			asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
-		"locks out not, refunded": {rule: grpclimit.Rule{LockOut: time.Hour, RefundCode: grpclimit.ServerError}, left: 1,
+		"locks out not, refunded": {rule: grpclimit.Rule{LockOut: time.Hour, Refund: grpclimit.ServerError}, left: 1,
 			asked: []codes.Code{ok, ok, codes.Internal}, want: []codes.Code{ok, ok, codes.Internal}},
-		"locks out after counting": {rule: grpclimit.Rule{LockOut: time.Hour, CountCode: grpclimit.AuthFailed, Cost: 2}, left: 1,
+		"locks out after counting": {rule: grpclimit.Rule{LockOut: time.Hour, Count: grpclimit.AuthFailed, Cost: 2}, left: 1,
 			held: time.Hour, asked: []codes.Code{ok, unauthenticated, ok}, want: []codes.Code{ok, unauthenticated, exhausted}},
 		"shadow": {rule: grpclimit.Rule{Shadow: true, LockOut: time.Hour},
 			asked: []codes.Code{ok, ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, ok, ok}},
-		"shadow counts": {rule: grpclimit.Rule{Shadow: true, CountCode: grpclimit.AuthFailed}, left: 2,
+		"shadow counts": {rule: grpclimit.Rule{Shadow: true, Count: grpclimit.AuthFailed}, left: 2,
 			asked: []codes.Code{ok, unauthenticated}, want: []codes.Code{ok, unauthenticated}},
-		"shadow refunds": {rule: grpclimit.Rule{Shadow: true, RefundCode: grpclimit.ServerError}, left: 3,
+		"shadow refunds": {rule: grpclimit.Rule{Shadow: true, Refund: grpclimit.ServerError}, left: 3,
 			asked: []codes.Code{codes.Internal}, want: []codes.Code{codes.Internal}},
 		"in flight": {rule: grpclimit.Rule{InFlight: 1}, left: 1,
 			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}},
@@ -128,7 +128,7 @@ func TestPanic(t *testing.T) {
 			s := &service{empty: func(context.Context) error { panic("oops") }}
 			s.duplex = func(pb.TestService_FullDuplexCallServer) error { panic("oops") }
 			unary, stream := grpclimit.Server(lim, nil, grpclimit.Rule{
-				Key: grpclimit.ByPeer(perAddress), RefundCode: grpclimit.ServerError, InFlight: 1, LockOut: time.Hour, Cost: 3,
+				Key: grpclimit.ByPeer(perAddress), Refund: grpclimit.ServerError, InFlight: 1, LockOut: time.Hour, Cost: 3,
 			})
 			c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary), grpc.ChainStreamInterceptor(
 				func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
@@ -144,7 +144,7 @@ func TestPanic(t *testing.T) {
 				assert.Equal(t, codes.Internal, status.Code(err))
 				assert.EqualValues(t, 3, left(t, lim, local))
 			}
-			assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+			assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 		})
 	}
 }
@@ -188,8 +188,8 @@ func TestInFlight(t *testing.T) {
 			return nil
 		},
 	}
-	var full []grpclimit.Decision
-	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ context.Context, ds []grpclimit.Decision) {
+	var full []rules.Decision
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ grpclimit.Call, ds []rules.Decision) {
 		if !ds[0].Allowed {
 			full = append(full, ds...)
 		}
@@ -212,7 +212,7 @@ func TestInFlight(t *testing.T) {
 	assert.EqualValues(t, 98, left(t, lim, local), "of a call without a place nothing is spent")
 	require.Len(t, full, 1)
 	assert.Equal(t, "address", full[0].Label)
-	assert.Equal(t, httplimit.InFlight{Limit: 2, Running: 2, Denied: true}, full[0].InFlight)
+	assert.Equal(t, rules.InFlight{Limit: 2, Running: 2, Denied: true}, full[0].InFlight)
 
 	release <- struct{}{}
 	release <- struct{}{}
@@ -223,15 +223,15 @@ func TestInFlight(t *testing.T) {
 	<-started
 	release <- struct{}{}
 	running.Wait()
-	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 }
 
 // A Shadow rule counts, and never denies. Each of nested rules takes a place.
 func TestInFlightShadow(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
-	var running []httplimit.Running
+	var running []rules.Running
 	s := &service{empty: func(ctx context.Context) error {
-		running = slices.Collect(httplimit.InFlightOf(lim))
+		running = slices.Collect(rules.InFlightOf(lim))
 		return nil
 	}}
 	one := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1}
@@ -245,10 +245,10 @@ func TestInFlightShadow(t *testing.T) {
 		c := dial(t, serve(t, s, append(limited(lim, nil, *outer), limited(lim, nil, *inner)...)...))
 		assert.Equal(t, []codes.Code{want, want}, answers(t, 2, c))
 		if want == ok {
-			assert.Equal(t, []httplimit.Running{{Key: local, Running: 2}}, running)
+			assert.Equal(t, []rules.Running{{Key: local, Running: 2}}, running)
 		}
 	}
-	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 	assert.EqualValues(t, 94, left(t, lim, local), "two each, and those of the outer Shadow rule")
 }
 
@@ -265,7 +265,7 @@ func TestInFlightWait(t *testing.T) {
 	<-started
 	wg.Go(func() { assert.NoError(t, call(t, c)) })
 	require.Eventually(t, func() bool {
-		running := slices.Collect(httplimit.InFlightOf(lim))
+		running := slices.Collect(rules.InFlightOf(lim))
 		return len(running) == 1 && running[0].Waiting == 1
 	}, time.Minute, time.Millisecond)
 	assert.Equal(t, exhausted, status.Code(call(t, c)), "the queue is full")
@@ -281,7 +281,7 @@ func TestInFlightDenied(t *testing.T) {
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1},
 		grpclimit.Rule{Key: grpclimit.ByPeer(off), InFlight: 1})...))
 	assert.Equal(t, []codes.Code{ok, exhausted, exhausted}, answers(t, 3, c))
-	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 }
 
 func TestSettle(t *testing.T) {
@@ -297,7 +297,7 @@ func TestSettle(t *testing.T) {
 		"short":          {costs: []int64{120}, errs: []error{nil}, short: 20},
 		"same":           {costs: []int64{50}, errs: []error{nil}, left: 50},
 		"nothing":        {costs: []int64{0}, errs: []error{nil}, left: 100},
-		"twice":          {costs: []int64{10, 20}, errs: []error{nil, grpclimit.ErrSettled}, left: 90},
+		"twice":          {costs: []int64{10, 20}, errs: []error{nil, rules.ErrSettled}, left: 90},
 		"negative":       {costs: []int64{-1, 20}, errs: []error{stint.ErrNegativeCost, nil}, left: 80},
 		"not":            {left: 50},
 		"then refunded":  {costs: []int64{10}, errs: []error{nil}, code: codes.Internal, left: 90},
@@ -307,28 +307,28 @@ func TestSettle(t *testing.T) {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
 			s := &service{empty: func(ctx context.Context) error {
 				for i, cost := range c.costs {
-					short, err := grpclimit.Settle(ctx, perAddress, cost)
+					short, err := rules.Settle(ctx, perAddress, cost)
 					assert.ErrorIs(t, err, c.errs[i])
 					if err == nil {
 						assert.Equal(t, c.short, short)
 					}
 				}
-				_, err := grpclimit.Settle(ctx, perKey, 1)
-				assert.ErrorIs(t, err, grpclimit.ErrNotSettled)
+				_, err := rules.Settle(ctx, perKey, 1)
+				assert.ErrorIs(t, err, rules.ErrNotSettled)
 				return status.Error(c.code, "as asked")
 			}}
 			client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-				Key: grpclimit.ByPeer(perAddress), Cost: 50, Settle: true, RefundCode: grpclimit.ServerError,
+				Key: grpclimit.ByPeer(perAddress), Cost: 50, Settle: true, Refund: grpclimit.ServerError,
 			}, grpclimit.Rule{Key: grpclimit.ByPeer(perKey)})...))
 			assert.Equal(t, c.code, status.Code(call(t, client)))
 			assert.Equal(t, c.left, left(t, lim, local))
 		})
 	}
-	_, err := grpclimit.Settle(t.Context(), perAddress, 1)
-	assert.ErrorIs(t, err, grpclimit.ErrNotSettled)
+	_, err := rules.Settle(t.Context(), perAddress, 1)
+	assert.ErrorIs(t, err, rules.ErrNotSettled)
 }
 
-// Settle after the handler has returned, and after RefundCode.
+// Settle after the handler has returned, and after Refund.
 func TestSettleLate(t *testing.T) {
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(60)})
 	contexts := make(chan context.Context, 1)
@@ -338,12 +338,12 @@ func TestSettleLate(t *testing.T) {
 		return status.Error(codes.Code(code.Load()), "as asked")
 	}}
 	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(perAddress), Cost: 60, Settle: true, RefundCode: grpclimit.ServerError,
+		Key: grpclimit.ByPeer(perAddress), Cost: 60, Settle: true, Refund: grpclimit.ServerError,
 	})...))
 	require.NoError(t, call(t, client))
 	clock.pass(30 * time.Second) // brings 30 tokens back
 	spend(t, lim, local, 30)
-	short, err := grpclimit.Settle(<-contexts, perAddress, 20)
+	short, err := rules.Settle(<-contexts, perAddress, 20)
 	require.NoError(t, err)
 	assert.Zero(t, short)
 	assert.EqualValues(t, 10, left(t, lim, local), "40 are refunded, of which 30 had come back")
@@ -351,8 +351,8 @@ func TestSettleLate(t *testing.T) {
 	clock.pass(time.Minute)
 	code.Store(uint32(codes.Internal))
 	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
-	_, err = grpclimit.Settle(<-contexts, perAddress, 20)
-	assert.ErrorIs(t, err, grpclimit.ErrSettled)
+	_, err = rules.Settle(<-contexts, perAddress, 20)
+	assert.ErrorIs(t, err, rules.ErrSettled)
 	assert.EqualValues(t, 60, left(t, lim, local))
 }
 
@@ -365,7 +365,7 @@ func TestRefundAfterAWhile(t *testing.T) {
 		return status.Error(codes.Internal, "after a while")
 	}}
 	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(perAddress), Cost: 60, RefundCode: grpclimit.ServerError,
+		Key: grpclimit.ByPeer(perAddress), Cost: 60, Refund: grpclimit.ServerError,
 	})...))
 	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
 	assert.EqualValues(t, 30, left(t, lim, local))
@@ -377,9 +377,8 @@ func TestObservers(t *testing.T) {
 	var out strings.Builder
 	opts := &grpclimit.Options{Observers: []grpclimit.Observer{
 		grpclimit.LogDenials(slog.New(slog.NewTextHandler(&out, nil)), time.Hour),
-		{Decisions: func(ctx context.Context, ds []grpclimit.Decision) {
-			method, _ := grpc.Method(ctx)
-			seen = append(seen, method[strings.LastIndex(method, "/")+1:]+":")
+		{Decisions: func(c grpclimit.Call, ds []rules.Decision) {
+			seen = append(seen, c.Method[strings.LastIndex(c.Method, "/")+1:]+":")
 			for _, d := range ds {
 				seen = append(seen, fmt.Sprint(d.Label, " ", d.Allowed, d.After, d.Shadow))
 			}
@@ -389,7 +388,7 @@ func TestObservers(t *testing.T) {
 	c := dial(t, serve(t, new(service), limited(lim, opts,
 		grpclimit.Rule{Key: grpclimit.ByPeer(failures), Shadow: true},
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
-		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), CountCode: grpclimit.AuthFailed},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Count: grpclimit.AuthFailed},
 	)...))
 	ask(t, c, codes.Unauthenticated)
 	ask(t, c, ok)
@@ -415,8 +414,8 @@ func TestConcurrent(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
-				grpclimit.Settle(ctx, perKey, int64(i))
-				grpclimit.Decisions(ctx)
+				rules.Settle(ctx, perKey, int64(i))
+				rules.Decisions(ctx)
 			})
 		}
 		all.Wait()
@@ -429,7 +428,7 @@ func TestConcurrent(t *testing.T) {
 		return nil
 	}}
 	unary, _ := grpclimit.Server(lim, nil,
-		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 4, RefundCode: grpclimit.ServerError},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 4, Refund: grpclimit.ServerError},
 		grpclimit.Rule{Key: grpclimit.Shared(everyone), Shadow: true, InFlight: 1},
 		grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Settle: true, Cost: 10})
 	c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary)))
@@ -448,5 +447,5 @@ func TestConcurrent(t *testing.T) {
 	b, err := lim.Bucket(local)
 	require.NoError(t, err)
 	assert.Equal(t, allowed.Load(), 1000-b.Remaining, "all others were refunded, or not admitted")
-	assert.Empty(t, slices.Collect(httplimit.InFlightOf(lim)))
+	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 }

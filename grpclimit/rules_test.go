@@ -19,6 +19,7 @@ import (
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
+	"github.com/stint-go/stint/rules"
 )
 
 // door returns a door of rulestest: a server on the loopback interface, with the
@@ -34,7 +35,7 @@ func door(streams bool) rulestest.Door {
 			}
 			for _, cost := range req.Settle {
 				for _, ru := range layers[len(layers)-1] {
-					grpclimit.Settle(ctx, ru.Name, cost)
+					rules.Settle(ctx, ru.Name, cost)
 				}
 			}
 			reached = true
@@ -45,7 +46,7 @@ func door(streams bool) rulestest.Door {
 		s.duplex = func(stream pb.TestService_FullDuplexCallServer) error { return handle(stream.Context()) }
 		var opts []grpc.ServerOption
 		for _, layer := range layers {
-			var rules []grpclimit.Rule
+			var rs []grpclimit.Rule
 			for _, ru := range layer {
 				key := grpclimit.ByMetadata(ru.Name, "id")
 				if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
@@ -54,14 +55,14 @@ func door(streams bool) rulestest.Door {
 				as := grpclimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
 					Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
 				if ru.Count {
-					as.CountCode = grpclimit.AuthFailed
+					as.Count = grpclimit.AuthFailed
 				}
 				if ru.Refund {
-					as.RefundCode = grpclimit.ServerError
+					as.Refund = grpclimit.ServerError
 				}
-				rules = append(rules, as)
+				rs = append(rs, as)
 			}
-			opts = append(opts, limited(lim, nil, rules...)...)
+			opts = append(opts, limited(lim, nil, rs...)...)
 		}
 		client := dial(t, serve(t, s, opts...))
 		return func(req rulestest.Request) bool {

@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,10 +14,10 @@ import (
 // the total, or nothing.
 func TestOneTotal(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{total: stint.PerHour(5), class: stint.PerHour(20)})
-	other := func(context.Context, *grpclimit.Call) (stint.Key, error) { return class.Key("other"), nil }
+	other := func(grpclimit.Call) (stint.Key, error) { return class.Key("other"), nil }
 	c := dial(t, serve(t, &service{}, limited(lim, nil,
-		grpclimit.Rule{Key: grpclimit.ByMetadata(class, "id"), Cost: 2, RefundCode: grpclimit.ServerError},
-		grpclimit.Rule{Key: other, RefundCode: grpclimit.ServerError})...))
+		grpclimit.Rule{Key: grpclimit.ByMetadata(class, "id"), Cost: 2, Refund: grpclimit.ServerError},
+		grpclimit.Rule{Key: other, Refund: grpclimit.ServerError})...))
 	left := func() (left []int64) {
 		for _, key := range []stint.Key{total.Key(""), class.Key("a"), class.Key("other")} {
 			b, err := lim.Bucket(key)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // pushbackKey is in the trailer of a denial. A client with a retryPolicy waits
@@ -35,26 +36,22 @@ const longestPushback = 24 * time.Hour
 const never = "-1"
 
 // onUnix reports whether a call came over a Unix socket.
-func onUnix(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
+func onUnix(c Call) bool {
+	p, ok := peer.FromContext(c.Ctx)
 	return ok && isUnix(p.Addr)
 }
 
-// failed returns the status for an error, or nil if the call may pass because of
-// FailOpen.
-func (p *pass) failed(ctx context.Context, err error) error {
-	p.fail(ctx, err)
+// failed returns the status for an error.
+func (s *server) failed(ctx context.Context, err error) error {
 	switch {
-	case errors.Is(err, ErrNoID), errors.Is(err, stint.ErrInvalidID):
+	case errors.Is(err, rules.ErrNoID), errors.Is(err, stint.ErrInvalidID):
 		return status.Error(codes.InvalidArgument,
 			"the call has no valid id, such as a key or an address: its limit needs one")
 	case errors.Is(err, stint.ErrNegativeCost):
 		return status.Error(codes.InvalidArgument, "the cost of the call is negative")
 	case errors.Is(err, stint.ErrCostOverBurst):
-		p.pushBack(ctx, never)
+		pushBack(ctx, never)
 		return status.Error(codes.ResourceExhausted, "the cost of the call is more than its limit ever admits")
-	case p.opts.FailOpen:
-		return nil
 	}
 	return status.Error(codes.Unavailable, "the server cannot check the limit of the call at present")
 }
@@ -75,30 +72,30 @@ type deniedBy struct {
 	full  bool // too many calls ran
 }
 
-// denied returns the status for the decisions about a denied call, and sets the
+// denied returns the status of a denied call, and sets the
 // trailer. It sets no header, because a client does not retry after a header.
-func (p *pass) denied(ctx context.Context, ds []Decision) error {
+func (s *server) denied(ctx context.Context, p *pass) error {
 	var room [4]deniedBy
 	by, retry := room[:0], time.Duration(0)
-	for i := range ds {
-		if d := &ds[i]; !d.Allowed && !d.Shadow {
+	for d := range p.Each {
+		if !d.Allowed && !d.Shadow {
 			by, retry = append(by, deniedBy{d.Label, d.Limit, d.InFlight.Denied}), max(retry, d.RetryAfter)
 		}
 	}
-	r := p.last.Load()
+	r := s.last.Load()
 	if r == nil || !slices.Equal(r.by, by) {
-		r = newRefusal(p.opts.Domain, slices.Clone(by))
-		p.last.Store(r)
+		r = newRefusal(s.opts.Domain, slices.Clone(by))
+		s.last.Store(r)
 	}
 	details := r.details
 	switch {
 	case r.blocked:
-		p.pushBack(ctx, never)
+		pushBack(ctx, never)
 	case retry > longestPushback:
-		p.pushBack(ctx, never)
+		pushBack(ctx, never)
 		details = append(details[:len(details):len(details)], retryInfo(retry))
 	default:
-		p.pushBack(ctx, strconv.FormatInt(int64((retry+time.Millisecond-1)/time.Millisecond), 10))
+		pushBack(ctx, strconv.FormatInt(int64((retry+time.Millisecond-1)/time.Millisecond), 10))
 		details = append(details[:len(details):len(details)], retryInfo(retry))
 	}
 	st, err := status.New(codes.ResourceExhausted, r.message).WithDetails(details...)
@@ -138,22 +135,33 @@ func newRefusal(domain string, by []deniedBy) *refusal {
 }
 
 // pushBack sets the trailer of a denial, once for a call.
-func (p *pass) pushBack(ctx context.Context, ms string) {
-	for p.outer != nil {
-		p = p.outer
+func pushBack(ctx context.Context, ms string) {
+	l := streamOf(ctx)
+	for l != nil && l.outer != nil {
+		l = l.outer
 	}
-	if !p.told.Swap(true) {
+	if l == nil || !l.told.Swap(true) {
 		grpc.SetTrailer(ctx, metadata.MD{pushbackKey: {ms}}) // fails only in a call without a transport
 	}
 }
 
 // tell sets the RateLimit fields of decisions in the trailer, if the Options say
-// so. Call it once for a call, because a trailer keeps all values of a key.
-func (p *pass) tell(ctx context.Context, ds []Decision) {
-	if !p.opts.RateLimit {
+// so: those about a call, and those about the last messages of its stream. Call it
+// once for a call, because a trailer keeps all values of a key.
+func (s *server) tell(ctx context.Context, p *pass, l *limitedStream) {
+	if !s.opts.RateLimit {
 		return
 	}
-	if policy, state := httplimit.RateLimit(p.door.Limiter(), ds); state != "" {
+	var ds []rules.Decision
+	if p != nil {
+		for d := range p.Each {
+			ds = append(ds, *d)
+		}
+	}
+	if l != nil {
+		ds = append(ds, l.last...)
+	}
+	if policy, state := httplimit.RateLimit(s.lim, ds); state != "" {
 		grpc.SetTrailer(ctx, metadata.MD{"ratelimit-policy": {policy}, "ratelimit": {state}})
 	}
 }

@@ -2,80 +2,107 @@ package grpclimit
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/stint-go/stint/rules"
 )
 
 // limitedStream is a stream whose messages may spend.
 type limitedStream struct {
 	grpc.ServerStream
-	pass  *pass
+	*server
+	call  Call                  // with the context of the handler
+	outer *limitedStream        // in the interceptor around
+	told  atomic.Bool           // a denial has set the trailer; of the outermost stream
 	ended atomic.Pointer[error] // the status that ends the stream
+
+	mu   sync.Mutex
+	last []rules.Decision // about the last message of each bucket
+}
+
+type streamKey struct{}
+
+func streamOf(ctx context.Context) *limitedStream {
+	l, _ := ctx.Value(streamKey{}).(*limitedStream)
+	return l
+}
+
+// limit returns a stream whose context has the decisions of p.
+func (s *server) limit(ss grpc.ServerStream, p *pass, call Call) *limitedStream {
+	l := &limitedStream{ServerStream: ss, server: s, call: call, outer: streamOf(call.Ctx)}
+	if p != nil {
+		l.call.Ctx = p
+	}
+	l.call.Ctx = context.WithValue(l.call.Ctx, streamKey{}, l)
+	return l
 }
 
 // Context returns the context that has the decisions.
-func (l *limitedStream) Context() context.Context { return l.pass }
+func (l *limitedStream) Context() context.Context { return l.call.Ctx }
 
 // RecvMsg returns the status of the denial if the message is denied.
 func (l *limitedStream) RecvMsg(msg any) error {
-	if !l.pass.counts(Received) {
-		return l.ServerStream.RecvMsg(msg)
-	}
 	if ended := l.ended.Load(); ended != nil {
 		return *ended
 	}
 	if err := l.ServerStream.RecvMsg(msg); err != nil {
 		return err
 	}
-	return l.spend(msg, Received)
+	return l.spend(msg, received)
 }
 
 // SendMsg does not send a message that is denied, and returns the status of the
 // denial.
 func (l *limitedStream) SendMsg(msg any) error {
-	if l.pass.counts(Sent) {
-		if err := l.spend(msg, Sent); err != nil {
-			return err
-		}
+	if err := l.spend(msg, sent); err != nil {
+		return err
 	}
 	return l.ServerStream.SendMsg(msg)
 }
 
-// counts reports whether some rule is for messages in a direction.
-func (s *server) counts(way Messages) bool {
-	for i := range s.rules {
-		if s.rules[i].Messages&way != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // spend spends for a message. After an error the stream ends with that error,
 // whatever the handler returns.
-func (l *limitedStream) spend(msg any, way Messages) error {
+func (l *limitedStream) spend(msg any, way string) error {
 	if ended := l.ended.Load(); ended != nil {
 		return *ended
 	}
-	p := l.pass
-	d, ds, err := p.Spend(p, func(rule int) (cost int64, ok bool) {
-		ru := &p.rules[rule]
-		if ru.Messages&way == 0 {
-			return 0, false
-		}
-		return ru.messageCost(msg), true
-	}, func(err error) { p.fail(p, err) })
+	if !l.counts[way] {
+		return nil
+	}
+	call := l.call
+	call.Message, call.way = msg, way
+	p, d, err := l.door.Begin(call)
 	if err != nil {
-		if err = p.failed(p, err); err != nil {
-			return l.end(err)
-		}
-		return nil // FailOpen
+		return l.end(l.failed(call.Ctx, err))
 	}
-	if p.observe(p, ds); !d.Allowed {
-		return l.end(p.denied(p, ds))
+	defer p.Leave()
+	defer l.remember(p)
+	if !d.Allowed {
+		return l.end(l.denied(call.Ctx, p))
 	}
+	p.End(codes.OK)
 	return nil
+}
+
+// remember notes the decisions about a message for the trailer.
+func (l *limitedStream) remember(p *pass) {
+	if p == nil || !l.opts.RateLimit {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := range p.Each {
+		i := slices.IndexFunc(l.last, func(before rules.Decision) bool { return before.RuleKey == d.RuleKey })
+		if i < 0 {
+			i, l.last = len(l.last), append(l.last, rules.Decision{})
+		}
+		l.last[i] = *d
+	}
 }
 
 // end returns the first status that ended the stream.

@@ -1,7 +1,6 @@
 package grpclimit_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // exchange sends n messages to an echo, and returns how many came back, and the
@@ -42,29 +42,31 @@ func exchange(t testing.TB, c pb.TestServiceClient, n int, opts ...grpc.CallOpti
 
 // A stream of 100 messages ends at the eleventh if the limit is 10.
 func TestMessages(t *testing.T) {
-	two := func(any) int64 { return 2 }
+	two := func(grpclimit.Call) int64 { return 2 }
 	for name, c := range map[string]struct {
-		rule   grpclimit.Rule
+		rules  []grpclimit.Rule
 		echoes int
 		left   int64
 		held   time.Duration
 		passes bool
 	}{
-		"received":        {rule: grpclimit.Rule{Messages: grpclimit.Received}, echoes: 10},
-		"sent":            {rule: grpclimit.Rule{Messages: grpclimit.Sent}, echoes: 10},
-		"both":            {rule: grpclimit.Rule{Messages: grpclimit.Received | grpclimit.Sent}, echoes: 5},
-		"cost":            {rule: grpclimit.Rule{Messages: grpclimit.Received, Cost: 3}, echoes: 3, left: 1},
-		"cost of each":    {rule: grpclimit.Rule{Messages: grpclimit.Received, MessageCost: two}, echoes: 5},
-		"shadow":          {rule: grpclimit.Rule{Messages: grpclimit.Received, Shadow: true}, echoes: 100, passes: true},
-		"the call":        {rule: grpclimit.Rule{}, echoes: 100, left: 9, passes: true},
-		"locks out":       {rule: grpclimit.Rule{Messages: grpclimit.Received, LockOut: time.Hour}, echoes: 10, held: time.Hour},
-		"in flight, too":  {rule: grpclimit.Rule{Messages: grpclimit.Received, InFlight: 1}, echoes: 10},
-		"of other method": {rule: grpclimit.Rule{Messages: grpclimit.Received, Method: "/a.B/C"}, echoes: 100, left: 10, passes: true},
+		"received":        {rules: []grpclimit.Rule{{Pattern: "received"}}, echoes: 10},
+		"sent":            {rules: []grpclimit.Rule{{Pattern: "sent"}}, echoes: 10},
+		"both":            {rules: []grpclimit.Rule{{Pattern: "received"}, {Pattern: "sent"}}, echoes: 5},
+		"cost":            {rules: []grpclimit.Rule{{Pattern: "received", Cost: 3}}, echoes: 3, left: 1},
+		"cost of each":    {rules: []grpclimit.Rule{{Pattern: "received", CostFunc: two}}, echoes: 5},
+		"shadow":          {rules: []grpclimit.Rule{{Pattern: "received", Shadow: true}}, echoes: 100, passes: true},
+		"the call":        {rules: []grpclimit.Rule{{}}, echoes: 100, left: 9, passes: true},
+		"locks out":       {rules: []grpclimit.Rule{{Pattern: "received", LockOut: time.Hour}}, echoes: 10, held: time.Hour},
+		"in flight, too":  {rules: []grpclimit.Rule{{Pattern: "received"}, {InFlight: 1, CostFunc: func(grpclimit.Call) int64 { return 0 }}}, echoes: 10},
+		"of other method": {rules: []grpclimit.Rule{{Pattern: "received /a.B/C"}}, echoes: 100, left: 10, passes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10)})
-			c.rule.Key = grpclimit.ByPeer(perAddress)
-			client := dial(t, serve(t, new(service), limited(lim, nil, c.rule)...))
+			for i := range c.rules {
+				c.rules[i].Key = grpclimit.ByPeer(perAddress)
+			}
+			client := dial(t, serve(t, new(service), limited(lim, nil, c.rules...)...))
 			var trailer metadata.MD
 			echoes, err := exchange(t, client, 100, grpc.Trailer(&trailer))
 			assert.Equal(t, c.echoes, echoes)
@@ -100,8 +102,8 @@ func TestMessagesIgnored(t *testing.T) {
 				return returned
 			}}
 			c := dial(t, serve(t, s, limited(lim, nil,
-				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received},
-				grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Sent})...))
+				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "received"},
+				grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Pattern: "sent"})...))
 			stream, err := c.FullDuplexCall(t.Context())
 			require.NoError(t, err)
 			for range 3 {
@@ -129,8 +131,8 @@ func TestMessagesNested(t *testing.T) {
 		return nil
 	}}
 	c := dial(t, serve(t, s, append(
-		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received}),
-		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Sent})...)...))
+		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "received"}),
+		limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Pattern: "sent"})...)...))
 	stream, err := c.FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&pb.StreamingOutputCallRequest{}))
@@ -144,9 +146,9 @@ func TestMessagesNested(t *testing.T) {
 func TestMessagesTogether(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10), everyone: stint.PerDay(3)})
 	rules := []grpclimit.Rule{
-		{Key: grpclimit.ByPeer(perAddress), Messages: grpclimit.Received},
-		{Key: grpclimit.Shared(everyone), Messages: grpclimit.Received},
-		{Key: grpclimit.ByPeer(perKey), Messages: grpclimit.Received, Shadow: true},
+		{Key: grpclimit.ByPeer(perAddress), Pattern: "received"},
+		{Key: grpclimit.Shared(everyone), Pattern: "received"},
+		{Key: grpclimit.ByPeer(perKey), Pattern: "received", Shadow: true},
 	}
 	client := dial(t, serve(t, new(service), limited(lim, nil, rules...)...))
 	echoes, err := exchange(t, client, 100)
@@ -180,7 +182,7 @@ func TestMessagesConcurrent(t *testing.T) {
 				if _, err := stream.Recv(); err != nil {
 					return
 				}
-				grpclimit.Decisions(stream.Context())
+				rules.Decisions(stream.Context())
 			}
 		})
 		all.Go(func() {
@@ -193,17 +195,18 @@ func TestMessagesConcurrent(t *testing.T) {
 		all.Wait()
 		return nil
 	}}
-	both := grpclimit.Received | grpclimit.Sent
 	seen := 0
 	var mu sync.Mutex
-	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ context.Context, ds []grpclimit.Decision) {
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: func(_ grpclimit.Call, ds []rules.Decision) {
 		mu.Lock()
 		defer mu.Unlock()
 		if ds[0].Allowed {
 			seen++
 		}
 	}}}}
-	c := dial(t, serve(t, s, limited(lim, opts, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Messages: both})...))
+	c := dial(t, serve(t, s, limited(lim, opts,
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "received"},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "sent"})...))
 	stream, err := c.FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	for range n {

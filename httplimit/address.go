@@ -46,7 +46,7 @@ type ClientAddress struct {
 // like "192.0.2.1". The id of an IPv6 client is its network, like
 // "2001:db8:0:1::/64", or "2001:db8:0:1::" if the limit's IDFormat takes only
 // addresses. An override for the client must have the same id. ByIP returns
-// ErrNoID if RemoteAddr is not an address, and panics if IPv6Bits is out of
+// rules.ErrNoID if RemoteAddr is not an address, and panics if IPv6Bits is out of
 // range.
 //
 // A client on a Unix socket has the id "unix", whatever the IDFormat is, unless
@@ -64,7 +64,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		case unix:
 			return name.Key(rules.Unix), nil
 		}
-		return stint.Key{}, ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 }
 

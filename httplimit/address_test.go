@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -75,7 +76,7 @@ func TestClientAddress(t *testing.T) {
 		"192.0.2.1:65536", "192.0.2.1:1:1", "192.0.2.256:1", "1:2:3:4:5:6:7:8:80", "@", "", "<nil>",
 	} {
 		_, err := trusting.ByIP(perAddress)(&http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": {victim}}})
-		require.ErrorIs(t, err, ErrNoID, peer)
+		require.ErrorIs(t, err, rules.ErrNoID, peer)
 	}
 }
 
@@ -97,7 +98,7 @@ func TestUnixSocket(t *testing.T) {
 			&net.UnixAddr{}, "unix"},
 		"trusted":                   {trusting, victim, &net.UnixAddr{}, victim},
 		"trusted, says nothing":     {trusting, "", &net.UnixAddr{}, "unix"},
-		"first of":                  {FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, "unix"},
+		"first of":                  {rules.FirstOf(ByHeader(perIP, "X-Id"), ByIP(perIP)), "", &net.UnixAddr{}, "unix"},
 		"written, not unix":         {byHeader, "UNIX", &net.UnixAddr{}, ""},
 		"written, over the network": {byHeader, "unix", &net.TCPAddr{}, ""},
 	} {

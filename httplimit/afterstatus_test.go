@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestAfterStatus(t *testing.T) {
@@ -22,7 +23,7 @@ func TestAfterStatus(t *testing.T) {
 		+61s
 		200: 200`
 	runScenarios(t, map[string]scenario{
-		"counts a status": {rules: login(Rule{CountStatus: AuthFailed}), script: `
+		"counts a status": {rules: login(Rule{Count: AuthFailed}), script: `
 			200: 200 200 200 200 200 200
 			left login 5
 			Observed: login checked
@@ -37,7 +38,7 @@ func TestAfterStatus(t *testing.T) {
 			401: 401 429`},
 		"refunds some rules": {
 			rules: []Rule{
-				{Key: ByIP(perAddress), Cost: 2, RefundStatus: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3},
+				{Key: ByIP(perAddress), Cost: 2, Refund: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3},
 			},
 			script: `
 			500 k: 500
@@ -46,20 +47,20 @@ func TestAfterStatus(t *testing.T) {
 			left key 2
 			404 other: 404
 			left address 3`},
-		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, RefundStatus: Statuses(200)}),
+		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, Refund: rules.OneOf(200)}),
 			script: `
 			spend login 3
 			200: 200
 			left login 2`},
 		"refunds nothing: status not counted": {
-			rules: login(Rule{CountStatus: AuthFailed, Cost: 2, RefundStatus: Statuses(200)}),
+			rules: login(Rule{Count: AuthFailed, Cost: 2, Refund: rules.OneOf(200)}),
 			script: `
 			spend login 3
 			200: 200
 			left login 2`},
-		"locks out, counted":  {rules: lockOut(Rule{CountStatus: AuthFailed}), script: locked},
-		"locks out, refunded": {rules: lockOut(Rule{RefundStatus: succeeded}), script: locked},
-		"locks out with too little for the cost, counted": {rules: lockOut(Rule{Cost: 2, CountStatus: AuthFailed}), script: `
+		"locks out, counted":  {rules: lockOut(Rule{Count: AuthFailed}), script: locked},
+		"locks out, refunded": {rules: lockOut(Rule{Refund: succeeded}), script: locked},
+		"locks out with too little for the cost, counted": {rules: lockOut(Rule{Cost: 2, Count: AuthFailed}), script: `
 			401: 401 401 429
 			held login 1h0m0s`},
 		"locks out with too little for the cost": {rules: lockOut(Rule{Cost: 2}), script: `
@@ -83,7 +84,7 @@ func TestAfterStatus(t *testing.T) {
 			held login 0s`},
 		"refunded, with a queue since": {
 			limits: map[stint.Name]stint.Limit{failures: {Burst: 5, Count: 5, Period: time.Minute, Queue: 10}},
-			rules:  lockOut(Rule{RefundStatus: Statuses(200)}), script: `
+			rules:  lockOut(Rule{Refund: rules.OneOf(200)}), script: `
 			200: 200
 			held login 0s`,
 			inside: func(lim limiter, _ *testClock) {
@@ -97,7 +98,7 @@ func TestAfterStatus(t *testing.T) {
 					}
 				}
 			}},
-		"others refunded since": {rules: lockOut(Rule{RefundStatus: succeeded}), script: `
+		"others refunded since": {rules: lockOut(Rule{Refund: succeeded}), script: `
 			spend login 4
 			401: 401
 			left login 4
@@ -107,16 +108,16 @@ func TestAfterStatus(t *testing.T) {
 					panic(err)
 				}
 			}},
-		"refunded, held since": {rules: login(Rule{RefundStatus: Statuses(200)}), script: `
+		"refunded, held since": {rules: login(Rule{Refund: rules.OneOf(200)}), script: `
 			200: 200
 			RateLimit: "login";r=0;t=3600
 			left login 5`,
 			inside: func(lim limiter, clock *testClock) { lim.Hold(ofClient["login"], clock.now().Add(time.Hour)) }},
-		"slow handler": {rules: lockOut(Rule{Cost: 5, RefundStatus: Statuses(200)}), script: `
+		"slow handler": {rules: lockOut(Rule{Cost: 5, Refund: rules.OneOf(200)}), script: `
 			401: 401
 			held login 1h0m0s`,
 			inside: func(_ limiter, clock *testClock) { clock.pass(2 * time.Minute) }}, // all tokens come back
-		"longer hold stays": {rules: lockOut(Rule{Cost: 5, RefundStatus: Statuses(200)}), script: `
+		"longer hold stays": {rules: lockOut(Rule{Cost: 5, Refund: rules.OneOf(200)}), script: `
 			401: 401
 			RateLimit: "login";r=0;t=86400
 			held login 24h0m0s`,

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // BenchmarkServe measures the middleware around an empty handler, without a
@@ -30,12 +31,12 @@ func BenchmarkServe(b *testing.B) {
 		{"two rules", Middleware(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
 		{"pattern", Middleware(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
 		{"other pattern", Middleware(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
-		{"by status", Middleware(lim, nil, Rule{Key: ByIP(perAddress), CountStatus: AuthFailed})(empty)},
+		{"by status", Middleware(lim, nil, Rule{Key: ByIP(perAddress), Count: AuthFailed})(empty)},
 		{"in flight", Middleware(lim, nil, Rule{Key: ByIP(perAddress), InFlight: 8})(empty)},
 		{"settled", Middleware(lim, nil, Rule{Key: ByIP(perAddress), Settle: true})(http.HandlerFunc(
-			func(_ http.ResponseWriter, r *http.Request) { Settle(r, perAddress, 1) }))},
+			func(_ http.ResponseWriter, r *http.Request) { rules.Settle(r.Context(), perAddress, 1) }))},
 		{"denied", Middleware(lim, nil, Rule{Key: ByIP(failures)})(empty)},
-		{"observed", Middleware(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []Decision) {}}}},
+		{"observed", Middleware(lim, &Options{Observers: []Observer{{Decisions: func(*http.Request, []rules.Decision) {}}}},
 			Rule{Key: ByIP(perAddress)})(empty)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {

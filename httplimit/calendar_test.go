@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // TestTransportCalendar is a client of an API that admits 100 requests each day
@@ -104,7 +105,7 @@ func TestHeadersCalendar(t *testing.T) {
 	// The day has 25 hours, and ends before the answer begins.
 	clock.pass(24 * time.Hour)
 	require.NoError(t, lim.Reset(perAddress.Key("192.0.2.1")))
-	w = request(Middleware(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: Statuses(500)})(
+	w = request(Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: rules.OneOf(500)})(
 		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { clock.pass(2 * time.Hour) })))
 	require.Equal(t, `"address";q=5;w=90000`, w.Header().Get("RateLimit-Policy"))
 	require.Equal(t, `"address";r=4;t=3600`, w.Header().Get("RateLimit"))

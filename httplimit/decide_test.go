@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestShadow(t *testing.T) {
@@ -32,19 +33,19 @@ func TestShadow(t *testing.T) {
 		"errors stop nothing": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key"), Shadow: true}}, script: `
 			200 x: 200
 			Error: invalid id`},
-		"counts statuses": {rules: []Rule{{Key: ByIP(failures), CountStatus: AuthFailed, Shadow: true}}, script: `
+		"counts statuses": {rules: []Rule{{Key: ByIP(failures), Count: AuthFailed, Shadow: true}}, script: `
 			401: 401 401 401 401 401 401 401
 			left login 0`},
 		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress),
-			RefundStatus: Statuses(200)},
-			{Key: ByIP(failures), Shadow: true, RefundStatus: Statuses(200), CostFunc: costing(6)}}, script: `
+			Refund: rules.OneOf(200)},
+			{Key: ByIP(failures), Shadow: true, Refund: rules.OneOf(200), CostFunc: costing(6)}}, script: `
 			spend login 3
 			200: 200
 			Error: burst
 			left login 2
 			left address 5`},
 		"refunds nothing if it could not spend: negative": {
-			rules: []Rule{{Key: ByIP(failures), Shadow: true, RefundStatus: Statuses(200), CostFunc: costing(-1)}}, script: `
+			rules: []Rule{{Key: ByIP(failures), Shadow: true, Refund: rules.OneOf(200), CostFunc: costing(-1)}}, script: `
 			spend login 3
 			200: 200
 			Error: negative
@@ -71,7 +72,7 @@ func TestNested(t *testing.T) {
 			200: 200 200 200 200 429
 			Body: "violated-policies":["address"]`},
 		"the fields of a denial inside stay": {limits: map[stint.Name]stint.Limit{perKey: stint.PerHour(1)},
-			outer: []Rule{{Key: ByIP(failures), CountStatus: Statuses(429)}}, rules: []Rule{{Key: ByHeader(perKey, "X-Key")}},
+			outer: []Rule{{Key: ByIP(failures), Count: rules.OneOf(429)}}, rules: []Rule{{Key: ByHeader(perKey, "X-Key")}},
 			script: `
 			200 k: 200 429
 			RateLimit: "login";r=4;t=12, "key";r=0;t=3600`},
@@ -87,7 +88,7 @@ func TestNested(t *testing.T) {
 	})
 	t.Run("again", func(t *testing.T) { // a handler calls nested middleware for each part of a batch
 		lim, _ := newLimiter(t, nil)
-		part := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), RefundStatus: ServerError})(http.HandlerFunc(status))
+		part := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), Refund: ServerError})(http.HandlerFunc(status))
 		var codes []int
 		batch := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(
 			func(_ http.ResponseWriter, r *http.Request) {
@@ -109,7 +110,7 @@ func TestDeniedSettles(t *testing.T) {
 	spend(t, lim, perKey.Key("k"), 3)
 	spend(t, lim, everyone.Key(""), 5)
 	h := Middleware(lim, &Options{Denied: func(_ http.ResponseWriter, r *http.Request, _ stint.Decision) {
-		_, err := Settle(r, perKey, 0)
+		_, err := rules.Settle(r.Context(), perKey, 0)
 		require.NoError(t, err)
 	}}, Rule{Key: ByHeader(perKey, "X-Key"), Cost: 2, Settle: true}, Rule{Key: Shared(everyone)})
 	answerTo(h(http.HandlerFunc(status)), withKey("k"))

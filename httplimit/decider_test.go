@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // callCounter is a Decider that counts the calls that decide, each of which may
@@ -33,11 +34,11 @@ func TestOneCall(t *testing.T) {
 	require.NoError(t, err)
 	defer lim.Close()
 	counter := &callCounter{Decider: lim}
-	rules := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByIP(failures), CountStatus: AuthFailed}}
-	for n := 1; n <= len(rules); n++ {
+	rs := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByIP(failures), Count: AuthFailed}}
+	for n := 1; n <= len(rs); n++ {
 		var left []int64
-		h := Middleware(counter, nil, rules[:n]...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			for _, d := range Decisions(r) {
+		h := Middleware(counter, nil, rs[:n]...)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			for _, d := range rules.Decisions(r.Context()) {
 				left = append(left, d.Remaining)
 			}
 		}))

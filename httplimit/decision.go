@@ -1,39 +1,19 @@
 package httplimit
 
 import (
-	"iter"
-	"net/http"
 	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/rules"
 )
 
-// A Decision is what a rule decided about a request.
-type Decision = rules.Decision
-
-// InFlight has the requests of a Key that run at the time of a decision.
-type InFlight = rules.InFlight
-
-// Running has the requests of a key that run or wait for their place.
-type Running = rules.Running
-
-// InFlightOf yields the keys of a Limiter whose requests have places in flight, in
-// no particular order: of all doors in this process, as [rules.InFlightOf] does.
-func InFlightOf(lim stint.Decider) iter.Seq[Running] { return rules.InFlightOf(lim) }
-
-// Decisions returns the decisions about a request so far, of all middleware
-// around the handler. It returns nil if the request did not pass through
-// middleware.
-func Decisions(r *http.Request) []Decision { return rules.Decisions(r.Context()) }
-
 // shown is a decision in the fields of a response.
 type shown struct {
-	*Decision
+	*rules.Decision
 	lim stint.Decider
 }
 
-func (m *middleware) shown(d *Decision) shown { return shown{d, m.door.Limiter()} }
+func (m *middleware) shown(d *rules.Decision) shown { return shown{d, m.lim} }
 
 // tells reports whether the fields show the decision.
 func (a shown) tells() bool { return !a.Shadow && (a.Limit.Count > 0 || a.concurrent()) }

@@ -3,13 +3,13 @@
 //
 // A server wraps its handlers in middleware, which [Middleware] makes from
 // rules. Each [Rule] says which requests spend, from which bucket, how much,
-// and when:
+// and when; [rules.Rule] has its fields:
 //
 //	limit := httplimit.Middleware(limiter, nil,
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 //		httplimit.Rule{
 //			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
-//			CountStatus: httplimit.AuthFailed,
+//			Count: httplimit.AuthFailed,
 //		},
 //	)
 //	http.ListenAndServe(":8080", limit(mux))
@@ -25,22 +25,20 @@
 //
 // For users, in reading order:
 //
-//	rule.go       Rule: which requests, how much, when; statuses to count
-//	keyfunc.go    KeyFunc: whose bucket; ByIP, ByHeader, FirstOf, ...
+//	rule.go       Rule, KeyFunc and Observer; statuses to count
+//	keyfunc.go    whose bucket: ByIP, ByHeader, Shared, ...
 //	address.go    ClientAddress: the client behind proxies
-//	options.go    Options of the middleware, and Observer
-//	decision.go   Decision, and what clients see of it
-//	settle.go     costs that are known only at the end; SetStatus
+//	options.go    Options of the middleware
 //	headers.go    RateLimit and the other fields that clients read
-//	logdenials.go LogDenials: an Observer that writes to a log
 //	transport.go  Transport: the client's side
 //
 // A request passes through these, and package rules decides on it:
 //
 //	middleware.go    Middleware, and the steps of a request
 //	route.go         matches requests to the Pattern of a rule
+//	decision.go      what clients see of a decision
 //	problem.go       the answer to a request that does not pass
-//	statuswriter.go  a ResponseWriter that notices the status
+//	statuswriter.go  a ResponseWriter that notices the status; SetStatus
 //	forwarded.go     parser of Forwarded and X-Forwarded-For
 //	retryafter.go    the header fields that say how long to wait
 //

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -60,7 +61,7 @@ func ExampleNew() {
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 		httplimit.Rule{
 			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
-			CountStatus: httplimit.AuthFailed, // only failed logins spend tokens
+			Count: httplimit.AuthFailed, // only failed logins spend tokens
 		},
 	)
 	h := limit(mux)
@@ -80,10 +81,10 @@ func ExampleRule() {
 	limiter := open()
 	defer limiter.Close()
 	h := httplimit.Middleware(limiter, nil, httplimit.Rule{
-		Pattern:      "POST /login",
-		Key:          httplimit.ByIP(FailedLogins),
-		RefundStatus: func(status int) bool { return !httplimit.AuthFailed(status) },
-		LockOut:      24 * time.Hour,
+		Pattern: "POST /login",
+		Key:     httplimit.ByIP(FailedLogins),
+		Refund:  func(status int) bool { return !httplimit.AuthFailed(status) },
+		LockOut: 24 * time.Hour,
 	})(wrongPassword)
 	for range 3 {
 		res := ask(h)
@@ -95,8 +96,8 @@ func ExampleRule() {
 	// 429 "login";r=0;t=86400
 }
 
-func ExampleStatuses() {
-	listed := httplimit.Statuses(http.StatusConflict, http.StatusTeapot)
+func ExampleServerError() {
+	listed := rules.OneOf(http.StatusConflict, http.StatusTeapot)
 	for _, status := range []int{401, 403, 409, 499, 500} {
 		fmt.Println(status, httplimit.AuthFailed(status), httplimit.ServerError(status), listed(status))
 	}
@@ -112,7 +113,7 @@ func ExampleObserver() {
 	limiter := open()
 	defer limiter.Close()
 	log := httplimit.Observer{
-		Decisions: func(r *http.Request, ds []httplimit.Decision) {
+		Decisions: func(r *http.Request, ds []rules.Decision) {
 			for _, d := range ds {
 				fmt.Println(r.Method, d.Label, d.Allowed, d.RetryAfter)
 			}
@@ -142,12 +143,12 @@ func ExampleHeaders() {
 	// Output: 100 99 1
 }
 
-func ExampleDecisions() {
+func ExampleMiddleware_decisions() {
 	limiter := open()
 	defer limiter.Close()
 	ask(httplimit.Middleware(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for _, d := range httplimit.Decisions(r) {
+			for _, d := range rules.Decisions(r.Context()) {
 				fmt.Println(d.Label, "leaves", d.Remaining)
 			}
 		})))
@@ -182,16 +183,16 @@ func ExampleKeyFunc() {
 
 // A key that the program has issued has a limit of its own. Other clients share
 // the limit of their address.
-func ExampleFirstOf() {
+func ExampleKeyFunc_firstOf() {
 	issued := map[string]bool{"k-17": true}
 	byHeader := httplimit.ByHeader(RequestsPerServer, "X-API-Key")
 	byIssuedKey := func(r *http.Request) (stint.Key, error) {
 		if !issued[r.Header.Get("X-API-Key")] {
-			return stint.Key{}, httplimit.ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return byHeader(r)
 	}
-	key := httplimit.FirstOf(byIssuedKey, httplimit.ByIP(RequestsPerAddress))
+	key := rules.FirstOf(byIssuedKey, httplimit.ByIP(RequestsPerAddress))
 	for _, sent := range []string{"", "k-17", "made up"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("X-API-Key", sent)
@@ -227,7 +228,7 @@ func ExampleTransport() {
 	client := &http.Client{Transport: &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(RequestsPerServer)}}
 	for range 2 {
 		res, err := client.Get(server.URL)
-		var quota *httplimit.QuotaError
+		var quota *rules.QuotaError
 		if errors.As(err, &quota) {
 			fmt.Println("not sent: wait", quota.RetryAfter)
 			continue

@@ -58,54 +58,36 @@ const (
 	concurrentUnit = `;qu="concurrent-requests"`
 )
 
-// writeParts sets the fields of the middleware's Headers, for the rules of a
-// request that has passed no other middleware.
-func (m *middleware) writeParts(w http.ResponseWriter, parts []rules.Part) { m.write(w, nil, parts) }
-
 // writeFields sets the fields of the middleware's Headers, for the rules of all
 // middleware with the same Headers that a request has passed.
 func (m *middleware) writeFields(w http.ResponseWriter, p *pass) {
-	for p.outer != nil {
-		p = p.outer
-	}
-	m.write(w, p, nil)
-}
-
-func (m *middleware) write(w http.ResponseWriter, outermost *pass, parts []rules.Part) {
 	switch m.opts.Headers { // not with NoHeaders, because w.Header() costs net/http a copy
 	case Standard:
-		m.writeStandard(w.Header(), outermost, parts)
+		m.writeStandard(w.Header(), p)
 	case XRateLimit:
-		m.writeStrictest(w.Header(), outermost, parts, "X-Ratelimit-")
+		m.writeStrictest(w.Header(), p, "X-Ratelimit-")
 	case Draft06:
-		m.writeStrictest(w.Header(), outermost, parts, "Ratelimit-")
+		m.writeStrictest(w.Header(), p, "Ratelimit-")
 	}
 }
 
-func (m *middleware) writeStandard(h http.Header, outermost *pass, parts []rules.Part) {
+func (m *middleware) writeStandard(h http.Header, p *pass) {
 	var room [2][128]byte
 	policies, states, denied := room[0][:0], room[1][:0], false
-	add := func(by *middleware, d *Decision) {
-		a := by.shown(d)
-		if !m.tells(by, a) {
-			return
-		}
-		denied = denied || !a.Allowed
-		policies, states = appendFields(policies, states, a)
-		if of := by.opts.PartitionKey; of != nil {
-			pk := of(a.Key)
-			policies = appendBytes(append(policies, keyParam...), pk)
-			states = appendBytes(append(states, keyParam...), pk)
-		}
-	}
-	for i := range parts {
-		if parts[i].Decided() {
-			add(m, &parts[i].Decision)
-		}
-	}
-	for p := outermost; p != nil; p = p.inner.Load() {
+	for p := range p.Nested {
+		by := p.Owner().(*middleware)
 		for d := range p.Each {
-			add(p.by, d)
+			a := by.shown(d)
+			if !m.tells(by, a) {
+				continue
+			}
+			denied = denied || !a.Allowed
+			policies, states = appendFields(policies, states, a)
+			if of := by.opts.PartitionKey; of != nil {
+				pk := of(a.Key)
+				policies = appendBytes(append(policies, keyParam...), pk)
+				states = appendBytes(append(states, keyParam...), pk)
+			}
 		}
 	}
 	if len(states) == 0 {
@@ -150,7 +132,7 @@ func appendFields(policies, states []byte, a shown) ([]byte, []byte) {
 // RateLimit returns the values of RateLimit-Policy and RateLimit for decisions of
 // a Limiter, as the Standard fields have them, for protocols other than HTTP.
 // Both are "" if the decisions have no limit to report.
-func RateLimit(lim stint.Decider, ds []Decision) (policy, state string) {
+func RateLimit(lim stint.Decider, ds []rules.Decision) (policy, state string) {
 	var room [2][128]byte
 	policies, states := room[0][:0], room[1][:0]
 	for i := range ds {
@@ -163,22 +145,15 @@ func RateLimit(lim stint.Decider, ds []Decision) (policy, state string) {
 
 // writeStrictest writes the rule that denied with the longest wait, or else
 // the one with the fewest tokens left.
-func (m *middleware) writeStrictest(h http.Header, outermost *pass, parts []rules.Part, prefix string) {
-	var strictest Decision
+func (m *middleware) writeStrictest(h http.Header, p *pass, prefix string) {
+	var strictest rules.Decision
 	found, a := false, m.shown(&strictest)
-	add := func(by *middleware, d *Decision) {
-		if other := by.shown(d); m.tells(by, other) && (!found || other.stricterThan(a)) {
-			found, strictest = true, *d
-		}
-	}
-	for i := range parts {
-		if parts[i].Decided() {
-			add(m, &parts[i].Decision)
-		}
-	}
-	for p := outermost; p != nil; p = p.inner.Load() {
+	for p := range p.Nested {
+		by := p.Owner().(*middleware)
 		for d := range p.Each {
-			add(p.by, d)
+			if other := by.shown(d); m.tells(by, other) && (!found || other.stricterThan(a)) {
+				found, strictest = true, *d
+			}
 		}
 	}
 	if !found {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestHeaders(t *testing.T) {
@@ -64,7 +65,7 @@ func TestHeaders(t *testing.T) {
 		"no limit, Standard":   {rules: []Rule{{Key: ByIP(off)}}, script: none},
 		"no limit, XRateLimit": {rules: []Rule{{Key: ByIP(off)}}, opts: Options{Headers: XRateLimit}, script: none},
 		"blocked":              {limits: blocked, rules: two[:1], script: forever},
-		"blocked, counts": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), CountStatus: always,
+		"blocked, counts": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Count: always,
 			LockOut: time.Minute}}, script: forever},
 		"blocked, Shadow rule": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Shadow: true}}, script: none},
 		// A client that uses what is left, and then waits for t, is never denied.
@@ -104,7 +105,7 @@ func TestHeadersNested(t *testing.T) {
 		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
 		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone),
-			RefundStatus: Statuses(200)}},
+			Refund: rules.OneOf(200)}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
 		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
 			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
@@ -157,7 +158,7 @@ func TestState(t *testing.T) {
 		"locked out by this":       {true, 1, 0, 0, 60 * time.Second, time.Hour, 0, 3600},
 		"locked out for less than": {true, 1, 0, 0, 60 * time.Second, time.Second + 1, 0, 2},
 	} {
-		a := shown{Decision: &Decision{Locked: tc.locked, Cost: tc.cost, Decision: stint.Decision{
+		a := shown{Decision: &rules.Decision{Locked: tc.locked, Cost: tc.cost, Decision: stint.Decision{
 			Allowed: tc.allowed, Remaining: tc.remaining, RetryAfter: tc.retry, ResetAfter: tc.full, Limit: limit,
 		}}}
 		left, window := a.state()
@@ -170,11 +171,11 @@ func TestState(t *testing.T) {
 // RateLimit has what the fields have.
 func TestRateLimit(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(2), perIP: stint.EachDay(9, time.UTC)})
-	var ds []Decision
+	var ds []rules.Decision
 	h := Middleware(lim, nil,
 		Rule{Key: ByIP(perAddress), InFlight: 3}, Rule{Key: ByIP(perKey)}, Rule{Key: ByIP(off)}, Rule{Key: ByIP(perIP)},
-		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Shared(everyone), CountStatus: ServerError},
-	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ds = Decisions(r) }))
+		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Shared(everyone), Count: ServerError},
+	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ds = rules.Decisions(r.Context()) }))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	policy, state := RateLimit(lim, ds)

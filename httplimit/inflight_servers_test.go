@@ -17,13 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // requireRunning: so many requests of the key k run.
 func requireRunning(t *testing.T, lim stint.Decider, want int64) {
 	t.Helper()
 	running := int64(0)
-	for found := range InFlightOf(lim) {
+	for found := range rules.InFlightOf(lim) {
 		require.Equal(t, perKey.Key("k"), found.Key)
 		running = found.Running
 	}
@@ -136,7 +137,7 @@ func TestInFlightWebSocket(t *testing.T) {
 	to, err := url.Parse(backend.URL)
 	require.NoError(t, err)
 	proxy := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1,
-		RefundStatus: ServerError})(httputil.NewSingleHostReverseProxy(to))
+		Refund: ServerError})(httputil.NewSingleHostReverseProxy(to))
 	left := make(chan struct{}, 100)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { left <- struct{}{} }()

@@ -20,12 +20,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // requireNoneInFlight: no place of a Limiter is taken.
 func requireNoneInFlight(t testing.TB, lim stint.Decider) {
 	t.Helper()
-	for left := range InFlightOf(lim) {
+	for left := range rules.InFlightOf(lim) {
 		t.Errorf("%+v is left", left)
 	}
 }
@@ -75,10 +76,10 @@ func TestInFlight(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, lim.Reset(perKey.Key("k")))
-				var seen []Decision
+				var seen []rules.Decision
 				inner := newBlocking()
 				h := Middleware(lim, &Options{Headers: tc.headers, Observers: []Observer{{
-					Decisions: func(_ *http.Request, ds []Decision) { seen = append(seen, ds...) },
+					Decisions: func(_ *http.Request, ds []rules.Decision) { seen = append(seen, ds...) },
 				}}}, Rule{Key: ByHeader(perNumber, "X-Number"), Optional: true}, Rule{Key: byKey, InFlight: 2})(inner)
 				var wg sync.WaitGroup
 				for range 2 {
@@ -97,7 +98,7 @@ func TestInFlight(t *testing.T) {
 				require.Contains(t, w.Body.String(), "at the same time")
 				require.Equal(t, spent, left(t, lim, perKey.Key("k")), "it spends nothing")
 				require.Len(t, seen, 1)
-				require.Equal(t, InFlight{Limit: 2, Running: 2, Denied: true}, seen[0].InFlight)
+				require.Equal(t, rules.InFlight{Limit: 2, Running: 2, Denied: true}, seen[0].InFlight)
 				require.False(t, seen[0].Allowed)
 				close(inner.release)
 				wg.Wait()
@@ -131,7 +132,7 @@ func TestInFlight(t *testing.T) {
 		<-inner.entered
 		require.Equal(t, 429, answerTo(h, withKey("b")).Code)
 		running := map[stint.Key]int64{}
-		for found := range InFlightOf(lim) {
+		for found := range rules.InFlightOf(lim) {
 			running[found.Key] = found.Running
 		}
 		require.Equal(t, map[stint.Key]int64{perKey.Key("a"): 1, everyone.Key(""): 1}, running)
@@ -145,18 +146,18 @@ func TestInFlight(t *testing.T) {
 		one, plain := Rule{Key: byKey, InFlight: 1}, Rule{Key: byKey}
 		shadow := one
 		shadow.Shadow = true
-		for name, rules := range map[string][]Rule{
+		for name, rs := range map[string][]Rule{
 			"two rules": {one, one}, "only the second has a bound": {plain, one}, "beside a Shadow rule": {shadow, one},
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, lim.Reset(perKey.Key("k")))
 				inner := newBlocking()
-				h := Middleware(lim, nil, rules...)(inner)
+				h := Middleware(lim, nil, rs...)(inner)
 				var wg sync.WaitGroup
 				wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
 				<-inner.entered
-				for found := range InFlightOf(lim) {
-					require.Equal(t, Running{Key: perKey.Key("k"), Running: 1}, found)
+				for found := range rules.InFlightOf(lim) {
+					require.Equal(t, rules.Running{Key: perKey.Key("k"), Running: 1}, found)
 				}
 				require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
 				require.Equal(t, 429, answerTo(h, withKey("k")).Code)
@@ -171,10 +172,10 @@ func TestInFlight(t *testing.T) {
 		of := func(most int64, shadow bool, h http.Handler) http.Handler {
 			return Middleware(lim, nil, Rule{Key: byKey, InFlight: most, Shadow: shadow})(h)
 		}
-		var running []Running
-		h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { running = slices.Collect(InFlightOf(lim)) })
+		var running []rules.Running
+		h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { running = slices.Collect(rules.InFlightOf(lim)) })
 		require.Equal(t, 200, answerTo(of(2, false, of(2, false, h)), withKey("k")).Code)
-		require.Equal(t, []Running{{Key: perKey.Key("k"), Running: 2}}, running)
+		require.Equal(t, []rules.Running{{Key: perKey.Key("k"), Running: 2}}, running)
 		require.Equal(t, 429, answerTo(of(1, false, of(1, false, h)), withKey("k")).Code)
 		require.Equal(t, 429, answerTo(of(9, true, of(1, false, h)), withKey("k")).Code, "a Shadow rule counts")
 		requireNoneInFlight(t, lim)
@@ -183,7 +184,7 @@ func TestInFlight(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		var denied atomic.Int64
 		inner := newBlocking()
-		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) {
+		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
 			if ds[0].InFlight.Denied {
 				denied.Add(1)
 			}
@@ -222,14 +223,14 @@ func TestInFlight(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lim.Close())
 		running := int64(0)
-		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1, Settle: true, RefundStatus: Statuses(200)})(
+		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1, Settle: true, Refund: rules.OneOf(200)})(
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				for found := range InFlightOf(lim) {
+				for found := range rules.InFlightOf(lim) {
 					running = found.Running
 				}
-				require.Empty(t, Decisions(r))
-				_, err := Settle(r, perKey, 0)
-				require.ErrorIs(t, err, ErrNotSettled)
+				require.Empty(t, rules.Decisions(r.Context()))
+				_, err := rules.Settle(r.Context(), perKey, 0)
+				require.ErrorIs(t, err, rules.ErrNotSettled)
 			}))
 		require.Equal(t, 200, answerTo(h, withKey("k")).Code)
 		require.EqualValues(t, 1, running)
@@ -336,7 +337,7 @@ func TestInFlightStorm(t *testing.T) {
 	var served atomic.Int64
 	h := Middleware(lim, nil,
 		Rule{Key: ByHeader(off, "X-Key"), InFlight: most, InFlightWait: time.Millisecond, InFlightQueue: 10},
-		Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 2 * most, RefundStatus: ServerError},
+		Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 2 * most, Refund: ServerError},
 	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n := inside.Add(1); n > most {
 			t.Errorf("%d inside", n)

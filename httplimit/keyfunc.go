@@ -1,22 +1,11 @@
 package httplimit
 
 import (
-	"errors"
 	"net/http"
-	"slices"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/rules"
 )
-
-// A KeyFunc finds the bucket of a request. It returns ErrNoID if the request
-// has no id. It runs for every request to which its rule applies, even if the
-// request is denied. If it reads the body, put http.MaxBytesHandler around the
-// middleware.
-type KeyFunc func(*http.Request) (stint.Key, error)
-
-// ErrNoID says that a request does not have the id of its bucket.
-var ErrNoID = rules.ErrNoID
 
 // ByIP finds the bucket of the connection's peer, as the zero [ClientAddress]
 // does: an IPv4 address, or the /64 network of an IPv6 address. Use it for
@@ -31,7 +20,7 @@ func ByHeader(name stint.Name, field string) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		values := r.Header[field]
 		if len(values) != 1 {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return sent(name, values[0])
 	}
@@ -43,7 +32,7 @@ func ByCookie(name stint.Name, cookie string) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		cookies := r.CookiesNamed(cookie)
 		if len(cookies) != 1 {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return sent(name, cookies[0].Value)
 	}
@@ -70,31 +59,10 @@ func Shared(name stint.Name) KeyFunc {
 	return func(*http.Request) (stint.Key, error) { return name.Key(""), nil }
 }
 
-// FirstOf finds the bucket of the first KeyFunc that does not return ErrNoID.
-// Give the KeyFuncs different limits. With the same limit, a client could send
-// an API key that is another client's address.
-//
-// A client that can invent ids finds a full bucket with each new id, and never
-// reaches the later KeyFuncs. That evades all limits. So a KeyFunc should check
-// such an id, and return ErrNoID if it is unknown. Otherwise add another rule,
-// which limits the address.
-func FirstOf(keys ...KeyFunc) KeyFunc {
-	keys = slices.Clone(keys)
-	return func(r *http.Request) (stint.Key, error) {
-		for _, f := range keys {
-			key, err := f(r)
-			if !errors.Is(err, ErrNoID) {
-				return key, err
-			}
-		}
-		return stint.Key{}, ErrNoID
-	}
-}
-
 // sent returns the key of an id that a client sent.
 func sent(name stint.Name, id string) (stint.Key, error) {
 	if id == "" {
-		return stint.Key{}, ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 	return name.Key(id), nil
 }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"github.com/stint-go/stint/rules"
 	"net/http/httptest"
 	"testing"
 
@@ -9,11 +10,11 @@ import (
 
 // ExampleKeyFunc and ExampleFirstOf show that each finds its id.
 func TestKeyFuncs(t *testing.T) {
-	either := FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "X-Key"))
+	either := rules.FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "X-Key"))
 	for name, tc := range map[string]struct {
 		f            KeyFunc
 		field, value string
-		want         string // "" is ErrNoID
+		want         string // "" is rules.ErrNoID
 	}{
 		"header":         {ByHeader(perKey, "x-key"), "X-Key", "k", "k"},
 		"no header":      {ByHeader(perKey, "x-key"), "X", "k", ""},
@@ -25,14 +26,14 @@ func TestKeyFuncs(t *testing.T) {
 		"no path value":  {ByPathValue(perKey, "id"), "X", "k", ""},
 		"first of two":   {either, "X-Key", "k", "k"},
 		"first of none":  {either, "Y", "k", ""},
-		"first that has": {FirstOf(ByIP(perKey), ByHeader(everyone, "X")), "X", "k", "192.0.2.1"},
+		"first that has": {rules.FirstOf(ByIP(perKey), ByHeader(everyone, "X")), "X", "k", "192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.Header.Set(tc.field, tc.value)
 			key, err := tc.f(r)
 			if tc.want == "" {
-				require.ErrorIs(t, err, ErrNoID)
+				require.ErrorIs(t, err, rules.ErrNoID)
 				return
 			}
 			require.NoError(t, err)

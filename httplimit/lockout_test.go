@@ -32,7 +32,7 @@ func lockedOut(t *testing.T, lim limiter, clock *testClock, ru Rule, id string) 
 
 func TestLockOutMax(t *testing.T) {
 	t.Parallel()
-	ru := Rule{Key: ByHeader(perKey, "X-Key"), CountStatus: AuthFailed, LockOut: 15 * time.Minute,
+	ru := Rule{Key: ByHeader(perKey, "X-Key"), Count: AuthFailed, LockOut: 15 * time.Minute,
 		LockOutMax: 24 * time.Hour}
 	doubled := []time.Duration{
 		15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour,

@@ -1,9 +1,7 @@
 package httplimit
 
 import (
-	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
@@ -13,7 +11,7 @@ import (
 // Middleware returns middleware that holds requests to rules. Nil options mean the
 // defaults. It panics on mistakes in the program: no Limiter, a rule without a
 // Key, a negative Cost or InFlight, a Pattern that http.ServeMux refuses, or
-// Settle beside CountStatus or LockOut.
+// Settle beside Count or LockOut.
 //
 // All rules that apply to a request spend together, as in
 // [stint.Limiter.SpendAll]: if one of them denies, no token is spent. A denied
@@ -40,31 +38,18 @@ import (
 // Similar denials share the values of header fields. Do not change such a value
 // in place. The methods of http.Header do not.
 func Middleware(lim stint.Decider, opts *Options, rs ...Rule) func(http.Handler) http.Handler {
-	if rules.IsMissing(lim) {
-		panic("httplimit: Middleware: no limiter")
-	}
-	m := new(middleware)
+	m := &middleware{lim: lim}
 	if opts != nil {
 		m.opts = *opts
 	}
-	all := make([]rules.Rule, len(rs))
-	var shadows []routedRule
-	for i, ru := range rs {
-		all[i] = ru.rule()
-		if mistake := ru.mistake(&all[i]); mistake != "" {
-			panic(fmt.Sprintf("httplimit: Middleware: rule %d %s", i+1, mistake))
-		}
-		routed := routedRule{ru, i, newRoute(ru.Pattern)}
-		if ru.Shadow {
-			shadows = append(shadows, routed)
-		} else {
-			m.rules = append(m.rules, routed)
-		}
-		m.inFlight = m.inFlight || ru.InFlight > 0 || ru.InFlightFunc != nil
-		m.ends = m.ends || ru.Settle || all[i].Ends()
-	}
-	m.rules = append(m.rules, shadows...)
-	m.door = rules.New(lim, all...)
+	m.door = rules.New(lim, &rules.Options[*http.Request]{
+		Match:     func(pattern string) func(*http.Request) (*http.Request, bool) { return newRoute(pattern).match },
+		Matched:   keepBody,
+		OnUnix:    func(r *http.Request) bool { return isUnix(r.Context()) },
+		FailOpen:  m.opts.FailOpen,
+		Observers: m.opts.Observers,
+		Owner:     m,
+	}, rs...)
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 	}
@@ -72,75 +57,42 @@ func Middleware(lim stint.Decider, opts *Options, rs ...Rule) func(http.Handler)
 
 // middleware is what Middleware returns.
 type middleware struct {
-	door  *rules.Door
-	opts  Options
-	rules []routedRule // Shadow rules last
-
-	inFlight, ends bool // some rule has a bound on requests in flight, or needs the status
+	lim  stint.Decider
+	door *rules.Door[*http.Request, int]
+	opts Options
 
 	denial atomic.Pointer[denial]
 	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
 }
 
-type routedRule struct {
-	Rule
-	index int // as given to Middleware
-	route *route
-}
+// pass is a request in one middleware. Its Data is a *statusWriter if a rule needs
+// the status.
+type pass = rules.Pass[*http.Request, int]
 
 // serve decides on a request, and runs the handler unless it is denied.
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	outer := passOf(r)
-	var p *pass
-	var room [2]rules.Part // on the stack, so that a denial allocates nothing
-	parts := room[:0]
-	report := func(err error) { m.fail(r, err) }
-	if m.inFlight {
-		defer func() { // also if a function of the program panics
-			if rules.Leave(parts); p != nil {
-				p.Leave()
-			}
-		}()
-	}
-	var d stint.Decision
-	var err error
-	if parts, err = m.apply(r, parts, report); err == nil {
-		d, err = m.door.Decide(r.Context(), parts, report)
-	}
-	if err != nil {
-		report(err)
-		if answers := problemOf(err); answers != &unavailable || !m.opts.FailOpen {
-			rules.Leave(parts)
-			answer(w, r, answers)
-			return
-		}
-		d.Allowed = true
-	}
-	if len(parts) == 0 {
+	p, d, err := m.door.Begin(r)
+	switch {
+	case err != nil:
+		answer(w, r, problemOf(err))
+		return
+	case p == nil:
 		next.ServeHTTP(w, r)
 		return
 	}
-	if outer == nil {
-		m.writeParts(w, parts)
-	} else {
-		p = m.carry(r, outer, parts)
-		m.writeFields(w, p)
-	}
-	if len(m.opts.Observers) > 0 {
-		m.observeAll(r, parts)
-	}
-	if p == nil && (d.Allowed || m.opts.Denied != nil) {
-		p = m.carry(r, nil, parts)
-	}
 	inner := r
-	if p != nil {
+	if d.Allowed || m.opts.Denied != nil {
+		p.Keep()
 		inner = r.WithContext(p)
+		p.Request = inner
 		defer keepFiles(r, inner)
 	}
+	defer p.Leave()
+	m.writeFields(w, p)
 	switch {
 	case !d.Allowed:
-		m.deny(w, inner, parts, d)
-	case m.ends:
+		m.deny(w, inner, p, d)
+	case p.Changes():
 		m.await(w, inner, p, next)
 	default:
 		next.ServeHTTP(w, inner)
@@ -149,85 +101,16 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 
 // await runs the handler, and tells the rules its status.
 func (m *middleware) await(w http.ResponseWriter, r *http.Request, p *pass, next http.Handler) {
-	p.writer = &statusWriter{ResponseWriter: w, onStatus: func(status int) {
-		counted, changed := p.End(status, func(err error) { m.fail(r, err) })
-		if changed {
-			m.writeFields(w, p)
-		}
-		m.observe(r, counted)
-	}}
+	sw := &statusWriter{ResponseWriter: w, by: m, pass: p}
+	p.Data = sw
 	defer func() {
 		if v := recover(); v != nil {
-			p.writer.choose(http.StatusInternalServerError)
+			sw.choose(http.StatusInternalServerError)
 			panic(v)
 		}
-		p.writer.choose(http.StatusOK)
+		sw.choose(http.StatusOK)
 	}()
-	next.ServeHTTP(p.writer.wrapped(), r)
-}
-
-// apply appends the rules that apply to a request, with their keys and costs.
-func (m *middleware) apply(r *http.Request, parts []rules.Part, report func(error)) ([]rules.Part, error) {
-	for i := range m.rules {
-		ru := &m.rules[i]
-		matched, ok := ru.route.match(r) // r, or a copy of it
-		if !ok {
-			continue
-		}
-		ask := rules.Ask{Rule: ru.index}
-		ask.Key, ask.Err = ru.Key(matched)
-		keepBody(r, matched)
-		ask.Unix = ask.Key.ID == rules.Unix && isUnix(r.Context()) // asked only for such an id, because it costs a walk
-		ok, err := m.door.Resolve(&ask, report)
-		if !ok {
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		ask.Cost = ru.cost(matched)
-		if ru.InFlightFunc != nil {
-			ask.InFlight = ru.InFlightFunc(matched)
-		}
-		keepBody(r, matched)
-		parts = m.door.Add(parts, &ask)
-	}
-	return parts, nil
-}
-
-// pass is a request in one middleware. It is the context of the handler.
-type pass struct {
-	rules.Pass
-	by     *middleware
-	outer  *pass                // in the middleware around
-	inner  atomic.Pointer[pass] // the last one in a middleware inside
-	writer *statusWriter        // nil if no rule needs the status
-}
-
-type passKey struct{}
-
-// Value implements context.Context.
-func (p *pass) Value(key any) any {
-	if key == (passKey{}) {
-		return p
-	}
-	return p.Pass.Value(key)
-}
-
-// passOf returns the innermost pass of a request, or nil.
-func passOf(r *http.Request) *pass {
-	p, _ := r.Context().Value(passKey{}).(*pass)
-	return p
-}
-
-// carry moves the rules of a request from the stack to its pass.
-func (m *middleware) carry(r *http.Request, outer *pass, parts []rules.Part) *pass {
-	p := &pass{by: m, outer: outer}
-	p.Carry(r.Context(), m.door, parts)
-	if outer != nil {
-		outer.inner.Store(p)
-	}
-	return p
+	next.ServeHTTP(sw.wrapped(), r)
 }
 
 // keepBody gives the handler the form that a KeyFunc or CostFunc has read.
@@ -240,43 +123,5 @@ func keepBody(r, read *http.Request) {
 func keepFiles(r, read *http.Request) {
 	if r.MultipartForm == nil {
 		r.MultipartForm = read.MultipartForm
-	}
-}
-
-// observed has slices of decisions for the observers. Making one takes 120 ns.
-var observed = sync.Pool{New: func() any { return new([]Decision) }}
-
-// observeAll reports the decisions of rules to the observers.
-func (m *middleware) observeAll(r *http.Request, parts []rules.Part) {
-	ds := observed.Get().(*[]Decision)
-	for i := range parts {
-		if a := &parts[i]; a.Decided() {
-			*ds = append(*ds, a.Decision)
-		}
-	}
-	m.observe(r, *ds)
-	clear(*ds)
-	*ds = (*ds)[:0]
-	observed.Put(ds)
-}
-
-// observe reports decisions to the observers.
-func (m *middleware) observe(r *http.Request, ds []Decision) {
-	if len(ds) == 0 {
-		return
-	}
-	for _, o := range m.opts.Observers {
-		if o.Decisions != nil {
-			o.Decisions(r, ds)
-		}
-	}
-}
-
-// fail reports an error to the observers.
-func (m *middleware) fail(r *http.Request, err error) {
-	for _, o := range m.opts.Observers {
-		if o.Error != nil {
-			o.Error(r, err)
-		}
 	}
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestNew(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	require.PanicsWithValue(t, "httplimit: Middleware: no limiter", func() { Middleware(nil, nil) })
+	require.PanicsWithValue(t, "rules: New: no limiter", func() { Middleware(nil, nil) })
 	for _, none := range []stint.Decider{(*stint.Limiter)(nil), (*hostlimit.Limiter)(nil)} {
-		require.PanicsWithValue(t, "httplimit: Middleware: no limiter", func() { Middleware(none, nil) })
+		require.PanicsWithValue(t, "rules: New: no limiter", func() { Middleware(none, nil) })
 	}
 	require.Panics(t, func() { Middleware(lim, nil, Rule{}) })
 	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Cost: -1}) })
@@ -118,8 +119,8 @@ func TestMiddleware(t *testing.T) {
 			script: `
 			200: 200
 			200: 503`},
-		"closed before a spend":    {rules: address(Rule{CountStatus: Statuses(200)}), inside: closes, script: closed},
-		"closed before a refund":   {rules: address(Rule{RefundStatus: Statuses(200)}), inside: closes, script: closed},
+		"closed before a spend":    {rules: address(Rule{Count: rules.OneOf(200)}), inside: closes, script: closed},
+		"closed before a refund":   {rules: address(Rule{Refund: rules.OneOf(200)}), inside: closes, script: closed},
 		"closed before a lock-out": {rules: address(Rule{Cost: 5, LockOut: time.Hour}), inside: closes, script: closed},
 	})
 	t.Run("limits replaced", func(t *testing.T) {
@@ -162,13 +163,13 @@ func TestMiddleware(t *testing.T) {
 func TestObservers(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var asked []int
-	ask := func(r *http.Request) { asked = append(asked, len(Decisions(r))) }
+	ask := func(r *http.Request) { asked = append(asked, len(rules.Decisions(r.Context()))) }
 	opts := &Options{Observers: []Observer{
-		{Decisions: func(r *http.Request, ds []Decision) { require.Len(t, ds, 1); ask(r) }},
+		{Decisions: func(r *http.Request, ds []rules.Decision) { require.Len(t, ds, 1); ask(r) }},
 		{Error: func(r *http.Request, err error) { ask(r) }},
 	}}
 	h := Middleware(lim, opts,
-		Rule{Key: ByIP(failures), CountStatus: Statuses(200)},
+		Rule{Key: ByIP(failures), Count: rules.OneOf(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
 	)(http.HandlerFunc(status))
 	require.Equal(t, 200, get(t, serve(t, h).URL, "X-Key", "x").StatusCode)
@@ -185,7 +186,7 @@ func TestObservers(t *testing.T) {
 	}
 	require.Equal(t, 200, get(t, serve(t, outer(Middleware(lim, nil, rule)(http.HandlerFunc(status)))).URL).StatusCode)
 	require.Equal(t, []int{1, 1}, asked)
-	require.Nil(t, Decisions(&http.Request{}))
+	require.Nil(t, rules.Decisions((&http.Request{}).Context()))
 }
 
 // After a panic of a user's function, the decisions are not locked.
@@ -210,13 +211,13 @@ func TestPanics(t *testing.T) {
 		"cost": {nil, Rule{Key: ByIP(failures),
 			CostFunc: func(*http.Request) int64 { oops(); return 1 }}, true},
 		"partition key":                  {partition, Rule{Key: ByIP(failures)}, true},
-		"partition key after the status": {partition, Rule{Key: ByIP(failures), CountStatus: Statuses(200)}, false},
+		"partition key after the status": {partition, Rule{Key: ByIP(failures), Count: rules.OneOf(200)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			panics = tc.before
 			handler := func(http.ResponseWriter, *http.Request) { panics = true }
-			h := Middleware(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+			h := Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: ServerError})(
 				Middleware(lim, tc.opts, tc.rule)(http.HandlerFunc(handler)))
 			require.PanicsWithValue(t, "oops", func() {
 				h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))

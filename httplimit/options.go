@@ -33,23 +33,3 @@ type Options struct {
 	// first.
 	Observers []Observer
 }
-
-// An Observer receives the decisions and the errors of middleware. A nil
-// function is not called. Each function runs in the goroutine of the request,
-// which waits for it, and must be safe for concurrent use. Until the handler
-// has chosen a status, both functions get the request as the middleware
-// received it. So [Decisions] of that request may lack the decisions of this
-// middleware.
-type Observer struct {
-	// Decisions is called with the decisions of the rules that apply to a request:
-	// first those that can deny, then the Shadow rules, each in the order of Middleware.
-	// It is called before the handler runs or the denial is written. For the rules
-	// with CountStatus it is called again after their tokens are spent. It must
-	// not keep or change the slice.
-	Decisions func(r *http.Request, ds []Decision)
-
-	// Error is called with each error. The request is answered with 503 or 400, or
-	// passes because of FailOpen or a Shadow rule. Some errors happen after the
-	// handler has chosen a status.
-	Error func(r *http.Request, err error)
-}

@@ -47,7 +47,7 @@ func newProblem(status int, first, detail, last string) problem {
 // problemOf returns the answer to an error.
 func problemOf(err error) *problem {
 	switch {
-	case errors.Is(err, ErrNoID), errors.Is(err, stint.ErrInvalidID):
+	case errors.Is(err, rules.ErrNoID), errors.Is(err, stint.ErrInvalidID):
 		return &badRequest
 	case errors.Is(err, stint.ErrCostOverBurst), errors.Is(err, stint.ErrNegativeCost):
 		return &neverAdmitted
@@ -56,16 +56,14 @@ func problemOf(err error) *problem {
 }
 
 // deny answers a request that a rule has denied.
-func (m *middleware) deny(
-	w http.ResponseWriter, r *http.Request, parts []rules.Part, d stint.Decision,
-) {
+func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d stint.Decision) {
 	after := max(1, seconds(d.RetryAfter))
 	if d.RetryAfter == math.MaxInt64 { // stint.Blocked
 		after = 0
 	}
 	last := m.denial.Load()
 	var room [128]byte
-	labels, noPlace := appendViolated(room[:0], parts)
+	labels, noPlace := appendViolated(room[:0], p)
 	if last == nil || last.after != after || last.noPlace != noPlace || last.labels != string(labels) {
 		last = &denial{after: after, noPlace: noPlace, labels: string(labels)}
 		detail := "The limit blocks the request."
@@ -103,14 +101,14 @@ type denial struct {
 // appendViolated appends the labels of the limits that denied, as a JSON list.
 // A String of RFC 9651 is also a JSON string. noPlace reports whether a limit
 // denied because too many requests are in flight.
-func appendViolated(b []byte, parts []rules.Part) (labels []byte, noPlace bool) {
-	for i := range parts {
-		if a := &parts[i]; a.Decided() && !a.Allowed && !a.Shadow {
+func appendViolated(b []byte, p *pass) (labels []byte, noPlace bool) {
+	for d := range p.Each {
+		if !d.Allowed && !d.Shadow {
 			if len(b) > 0 {
 				b = append(b, ',')
 			}
-			b = appendString(b, a.Label)
-			noPlace = noPlace || a.InFlight.Denied
+			b = appendString(b, d.Label)
+			noPlace = noPlace || d.InFlight.Denied
 		}
 	}
 	return b, noPlace

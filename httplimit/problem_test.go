@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestProblem(t *testing.T) {
@@ -69,7 +70,7 @@ func TestProblem(t *testing.T) {
 	t.Run("Options.Denied", func(t *testing.T) {
 		denied := func(w http.ResponseWriter, r *http.Request, d stint.Decision) {
 			w.WriteHeader(http.StatusTeapot)
-			w.Write([]byte(d.RetryAfter.String() + " " + Decisions(r)[0].Label))
+			w.Write([]byte(d.RetryAfter.String() + " " + rules.Decisions(r.Context())[0].Label))
 		}
 		res := get(t, serve(t, Middleware(lim, &Options{Denied: denied}, Rule{Key: ByIP(perAddress)})(nil)).URL)
 		require.Equal(t, http.StatusTeapot, res.StatusCode)
@@ -148,7 +149,7 @@ func TestUploadRemoval(t *testing.T) {
 	address := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
 	for name, h := range map[string]http.Handler{
 		"nested":         Middleware(lim, nil, Rule{Key: Shared(everyone)})(address(http.HandlerFunc(read))),
-		"after status":   Middleware(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(http.HandlerFunc(read)),
+		"after status":   Middleware(lim, nil, Rule{Key: ByIP(failures), Count: AuthFailed})(http.HandlerFunc(read)),
 		"Options.Denied": Middleware(lim, denied, Rule{Key: full})(nil),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // A scenario is a script of requests and answers. Each line is one of
@@ -54,7 +55,7 @@ func (s scenario) run(t *testing.T) {
 	var observed []string
 	s.opts.Observers = []Observer{{}, {
 		Error: func(_ *http.Request, err error) { errs = append(errs, err) },
-		Decisions: func(_ *http.Request, ds []Decision) {
+		Decisions: func(_ *http.Request, ds []rules.Decision) {
 			for _, d := range ds {
 				word := map[bool]string{true: " allowed", false: " denied"}[d.Allowed]
 				if d.After {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/rules"
 )
 
 // byKeyBound is a rule with Settle, whose bound is in the field X-Bound.
@@ -31,7 +32,7 @@ func TestSettle(t *testing.T) {
 	settleAs := func(lim stint.Decider, ru Rule, costs ...int64) (short []int64, errs []error, w *httptest.ResponseRecorder) {
 		h := Middleware(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, cost := range costs {
-				n, err := Settle(r, perKey, cost)
+				n, err := rules.Settle(r.Context(), perKey, cost)
 				short, errs = append(short, n), append(errs, err)
 			}
 			status(w, r)
@@ -57,7 +58,7 @@ func TestSettle(t *testing.T) {
 			var short int64
 			h := Middleware(lim, nil, byKeyBound(3))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				var err error
-				short, err = Settle(r, perKey, tc.cost)
+				short, err = rules.Settle(r.Context(), perKey, tc.cost)
 				require.NoError(t, err)
 			}))
 			w := answerTo(h, withKey("k"))
@@ -69,21 +70,21 @@ func TestSettle(t *testing.T) {
 	}
 	t.Run("errors change nothing", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		_, err := Settle(withKey("k"), perKey, 1)
-		require.ErrorIs(t, err, ErrNotSettled, "not through middleware")
+		_, err := rules.Settle(withKey("k").Context(), perKey, 1)
+		require.ErrorIs(t, err, rules.ErrNotSettled, "not through middleware")
 		h := Middleware(lim, nil, byKeyBound(3), Rule{Key: ByIP(perAddress)})(http.HandlerFunc(
 			func(_ http.ResponseWriter, r *http.Request) {
 				for _, name := range []stint.Name{perAddress, everyone, 99} {
-					_, err := Settle(r, name, 1)
-					require.ErrorIs(t, err, ErrNotSettled)
+					_, err := rules.Settle(r.Context(), name, 1)
+					require.ErrorIs(t, err, rules.ErrNotSettled)
 				}
-				_, err := Settle(r, perKey, -1)
+				_, err := rules.Settle(r.Context(), perKey, -1)
 				require.ErrorIs(t, err, stint.ErrNegativeCost)
 				require.EqualValues(t, 2, left(t, lim, perKey.Key("k")))
-				_, err = Settle(r, perKey, 1)
+				_, err = rules.Settle(r.Context(), perKey, 1)
 				require.NoError(t, err, "a negative cost may be corrected")
-				_, err = Settle(r, perKey, 0)
-				require.ErrorIs(t, err, ErrSettled)
+				_, err = rules.Settle(r.Context(), perKey, 0)
+				require.ErrorIs(t, err, rules.ErrSettled)
 				require.EqualValues(t, 4, left(t, lim, perKey.Key("k")))
 			}))
 		require.Equal(t, 200, answerTo(h, withKey("k")).Code)
@@ -99,23 +100,23 @@ func TestSettle(t *testing.T) {
 		var kept *http.Request
 		h := Middleware(lim, nil, byKeyBound(3))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { kept = r }))
 		answerTo(h, withKey("k"))
-		_, err := Settle(kept, perKey, 1)
+		_, err := rules.Settle(kept.Context(), perKey, 1)
 		require.NoError(t, err)
 		require.EqualValues(t, 4, left(t, lim, perKey.Key("k")))
 	})
-	t.Run("beside RefundStatus", func(t *testing.T) {
+	t.Run("beside Refund", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		ru := byKeyBound(3)
-		ru.RefundStatus = ServerError
+		ru.Refund = ServerError
 		for _, first := range []string{"settle", "status"} {
 			require.NoError(t, lim.Reset(perKey.Key("k")))
 			h := Middleware(lim, nil, ru)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if first == "status" {
 					w.WriteHeader(500)
 				}
-				_, err := Settle(r, perKey, 2)
+				_, err := rules.Settle(r.Context(), perKey, 2)
 				if first == "status" {
-					require.ErrorIs(t, err, ErrSettled)
+					require.ErrorIs(t, err, rules.ErrSettled)
 				} else {
 					require.NoError(t, err)
 					w.WriteHeader(500)
@@ -142,7 +143,7 @@ func TestSettle(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		h := Middleware(lim, nil, byKeyBound(3))(Middleware(lim, nil, byKeyBound(2))(http.HandlerFunc(
 			func(_ http.ResponseWriter, r *http.Request) {
-				short, err := Settle(r, perKey, 1)
+				short, err := rules.Settle(r.Context(), perKey, 1)
 				require.NoError(t, err)
 				require.Zero(t, short)
 			})))
@@ -153,7 +154,7 @@ func TestSettle(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
 		h := Middleware(lim, nil, byKeyBound(3))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			require.NoError(t, errorOf(lim.Hold(perKey.Key("k"), clock.now().Add(time.Hour))))
-			short, err := Settle(r, perKey, 4)
+			short, err := rules.Settle(r.Context(), perKey, 4)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, short, "nothing is spent from a held bucket")
 		}))
@@ -162,7 +163,7 @@ func TestSettle(t *testing.T) {
 	})
 	t.Run("refused by New", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		for _, ru := range []Rule{{CountStatus: AuthFailed}, {LockOut: time.Hour}} {
+		for _, ru := range []Rule{{Count: AuthFailed}, {LockOut: time.Hour}} {
 			ru.Key, ru.Settle = ByIP(perAddress), true
 			require.Panics(t, func() { Middleware(lim, nil, ru) })
 		}
@@ -173,7 +174,7 @@ func TestSettle(t *testing.T) {
 		h := Middleware(lim, nil, byKeyBound(3))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			var wg sync.WaitGroup
 			for range 50 {
-				wg.Go(func() { Settle(r, perKey, 2) })
+				wg.Go(func() { rules.Settle(r.Context(), perKey, 2) })
 			}
 			wg.Wait()
 		}))
@@ -189,7 +190,7 @@ func TestSettleDisconnected(t *testing.T) {
 	srv := serve(t, Middleware(lim, nil, byKeyBound(5))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := int64(0)
 		defer func() {
-			_, err := Settle(r, perKey, sent)
+			_, err := rules.Settle(r.Context(), perKey, sent)
 			settled <- err
 		}()
 		for sent < 2 {
@@ -359,7 +360,7 @@ func TestSettleLaw(t *testing.T) {
 			cost := rng.Int64N(1501)
 			model.pass(clock.now())
 			want := model.settle(bound, cost, clock.now().Sub(s.at))
-			short, err := Settle(s.r, name, cost)
+			short, err := rules.Settle(s.r.Context(), name, cost)
 			require.NoError(t, err)
 			require.Equal(t, want, short)
 			if short > 0 {
@@ -429,7 +430,7 @@ func settleStreams(t *testing.T, l stint.Limit) {
 			all = append(all, kept{lim.Now(), 0})
 			mu.Unlock()
 			defer func() {
-				short, err := Settle(r, perKey, cost)
+				short, err := rules.Settle(r.Context(), perKey, cost)
 				require.NoError(t, err)
 				mu.Lock()
 				all[i].cost = min(cost, 1000)
@@ -478,8 +479,8 @@ func TestSetStatus(t *testing.T) {
 			w.WriteHeader(code)
 		})
 	}
-	counts := Middleware(lim, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})
-	refunds := Middleware(lim, nil, Rule{Key: ByIP(perAddress), RefundStatus: AuthFailed})
+	counts := Middleware(lim, nil, Rule{Key: ByIP(failures), Count: AuthFailed})
+	refunds := Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: AuthFailed})
 	for _, adapter := range []bool{false, true} {
 		require.NoError(t, lim.Reset(failures.Key("192.0.2.1"), perAddress.Key("192.0.2.1")))
 		w := answerTo(framework(adapter, counts, refunds), httptest.NewRequest("GET", "/", nil))
@@ -519,7 +520,7 @@ func TestSetStatusBeside(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	slow := spending{lim, make(chan struct{}), new(atomic.Int64)}
 	var set sync.WaitGroup
-	h := Middleware(slow, nil, Rule{Key: ByIP(failures), CountStatus: AuthFailed})(
+	h := Middleware(slow, nil, Rule{Key: ByIP(failures), Count: AuthFailed})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			set.Go(func() { SetStatus(r, http.StatusUnauthorized) })
 			<-slow.begun

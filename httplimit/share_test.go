@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -55,16 +56,16 @@ func TestShares(t *testing.T) {
 		return b.Remaining
 	}
 	for _, id := range []string{"loan", "floor"} {
-		t.Run("CountStatus/"+id, func(t *testing.T) {
+		t.Run("Count/"+id, func(t *testing.T) {
 			lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))
-			h := Middleware(lim, nil, Rule{Key: byTenant, CountStatus: AuthFailed})(http.HandlerFunc(status))
+			h := Middleware(lim, nil, Rule{Key: byTenant, Count: AuthFailed})(http.HandlerFunc(status))
 			require.Equal(t, 401, ask(h, id, "401"))
 			require.EqualValues(t, 19, remaining(lim, tenant.Key(id)))
 			require.EqualValues(t, 9, remaining(lim, total.Key("")))
 		})
-		t.Run("RefundStatus/"+id, func(t *testing.T) {
+		t.Run("Refund/"+id, func(t *testing.T) {
 			lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))
-			h := Middleware(lim, nil, Rule{Key: byTenant, RefundStatus: ServerError})(http.HandlerFunc(status))
+			h := Middleware(lim, nil, Rule{Key: byTenant, Refund: ServerError})(http.HandlerFunc(status))
 			require.Equal(t, 500, ask(h, id, "500"))
 			require.EqualValues(t, 20, remaining(lim, tenant.Key(id)))
 			require.EqualValues(t, 10, remaining(lim, total.Key("")))
@@ -97,8 +98,8 @@ func TestShares(t *testing.T) {
 	t.Run("two rules of one total", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(10), stint.PerHour(20))
 		other := func(*http.Request) (stint.Key, error) { return tenant.Key("other"), nil }
-		h := Middleware(lim, nil, Rule{Key: byTenant, RefundStatus: ServerError, Cost: 2},
-			Rule{Key: other, RefundStatus: ServerError})(http.HandlerFunc(status))
+		h := Middleware(lim, nil, Rule{Key: byTenant, Refund: ServerError, Cost: 2},
+			Rule{Key: other, Refund: ServerError})(http.HandlerFunc(status))
 		require.Equal(t, 200, ask(h, "loan", "200"))
 		require.EqualValues(t, 18, remaining(lim, tenant.Key("loan")))
 		require.EqualValues(t, 19, remaining(lim, tenant.Key("other")))
@@ -142,8 +143,8 @@ func TestShares(t *testing.T) {
 	})
 	t.Run("what observers and clients see", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(4), stint.PerHour(20))
-		var seen []Decision
-		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []Decision) {
+		var seen []rules.Decision
+		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
 			seen = append(seen, ds...)
 		}}}}, Rule{Key: byTenant})(http.HandlerFunc(status))
 		r := httptest.NewRequest("GET", "/", nil)

@@ -2,28 +2,34 @@ package httplimit
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/stint-go/stint/rules"
 )
 
-// statusWriter is a ResponseWriter that reports the status once the handler has
-// chosen it, and before the client can see it.
+// statusWriter is a ResponseWriter that ends a pass once the handler has chosen
+// the status, and before the client can see it.
 type statusWriter struct {
 	http.ResponseWriter
-	onStatus func(status int) // called once
-	once     sync.Once        // calls onStatus
-	chosen   atomic.Bool      // onStatus has returned
+	by     *middleware
+	pass   *pass
+	once   sync.Once   // ends the pass
+	chosen atomic.Bool // the pass has ended
 }
 
-// choose calls onStatus, or waits for another goroutine that calls it: SetStatus
-// may run in the goroutine of http.TimeoutHandler, and onStatus changes the header.
+// choose ends the pass, or waits for another goroutine that does: SetStatus may
+// run in the goroutine of http.TimeoutHandler, and the end changes the header.
 func (w *statusWriter) choose(status int) {
 	if !w.chosen.Load() {
 		w.once.Do(func() {
-			w.onStatus(status)
+			if w.pass.End(status) {
+				w.by.writeFields(w.ResponseWriter, w.pass)
+			}
 			w.chosen.Store(true)
 		})
 	}
@@ -114,3 +120,23 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	return conn, rw, err
 }
+
+// SetStatus tells the rules of a request which status the client will get, if
+// code around the middleware writes it. It is for frameworks whose handlers return
+// an error, and which write the status of that error only after the middleware has
+// returned: call it in the adapter between the middleware and the framework. The
+// first status counts, whether SetStatus or the handler chooses it. A status
+// below 200, except 101, is ignored. An Observer must not call SetStatus: it may
+// run while the rules act on a status, and would wait for itself.
+func SetStatus(r *http.Request, status int) {
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		return
+	}
+	for p := passOf(r.Context()); p != nil; p = passOf(p.Context) {
+		if w, ok := p.Data.(*statusWriter); ok {
+			w.choose(status)
+		}
+	}
+}
+
+func passOf(ctx context.Context) *pass { return rules.PassOf[*http.Request, int](ctx) }

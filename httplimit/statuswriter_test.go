@@ -17,14 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 // waiting returns middleware that acts on the status. It counts each status
 // except 200, and refunds server errors.
 func waiting(lim limiter) func(http.Handler) http.Handler {
 	return Middleware(lim, nil,
-		Rule{Key: ByIP(failures), CountStatus: func(status int) bool { return status != 200 }},
-		Rule{Key: ByIP(perAddress), RefundStatus: ServerError})
+		Rule{Key: ByIP(failures), Count: func(status int) bool { return status != 200 }},
+		Rule{Key: ByIP(perAddress), Refund: ServerError})
 }
 
 // unwrapping can only do what the writer that it wraps can do.
@@ -141,7 +142,7 @@ func TestStatusWriter(t *testing.T) {
 		t.Run(name+" writes the header", func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
 			w := httptest.NewRecorder()
-			Middleware(lim, nil, Rule{Key: ByIP(failures), RefundStatus: Statuses(200)})(http.HandlerFunc(
+			Middleware(lim, nil, Rule{Key: ByIP(failures), Refund: rules.OneOf(200)})(http.HandlerFunc(
 				func(w http.ResponseWriter, _ *http.Request) { f(w) })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 			require.Equal(t, `"login";r=5;t=12`, w.Result().Header.Get("RateLimit"), "refunded before the client can see it")
 		})
@@ -189,7 +190,7 @@ func TestTimeoutHandler(t *testing.T) {
 		handler http.HandlerFunc
 	}{
 		{"commit", disk, Rule{Key: ByIP(failures)}, status},
-		{"handler", memory, Rule{Key: ByIP(failures), CountStatus: AuthFailed}, func(w http.ResponseWriter, r *http.Request) {
+		{"handler", memory, Rule{Key: ByIP(failures), Count: AuthFailed}, func(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			w.WriteHeader(http.StatusForbidden)
 		}},
@@ -201,7 +202,7 @@ func TestTimeoutHandler(t *testing.T) {
 				defer close(done)
 				inner.ServeHTTP(w, r)
 			})
-			url := serve(t, Middleware(outer, nil, Rule{Key: ByIP(perAddress), RefundStatus: ServerError})(
+			url := serve(t, Middleware(outer, nil, Rule{Key: ByIP(perAddress), Refund: ServerError})(
 				http.TimeoutHandler(signalled, time.Millisecond, "late"))).URL
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)

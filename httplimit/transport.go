@@ -94,7 +94,7 @@ type Transport struct {
 	// Cost is how many tokens a request takes; nil means 1.
 	Cost func(*http.Request) int64
 
-	// Wait makes a request wait for its tokens. It fails with a *QuotaError at
+	// Wait makes a request wait for its tokens. It fails with a *rules.QuotaError at
 	// once if its turn is after the context's deadline, if the limit's Queue is
 	// full, or if the limit is stint.Blocked. Without a deadline the wait may be
 	// long. If Wait is not set, each request without tokens fails at once.
@@ -129,12 +129,6 @@ type Transport struct {
 	client rules.Client
 }
 
-// A QuotaError says that a request was not sent, and when it may be. http.Client
-// wraps it, so use errors.As. It wraps stint.ErrBlocked if the limit is
-// stint.Blocked. If Wait is set, it wraps context.DeadlineExceeded if the turn of
-// the request is after its deadline, or stint.ErrQueueFull if the queue is full.
-type QuotaError = rules.QuotaError
-
 // ByHost finds the bucket of the server that a request goes to, such as
 // "api.example.com", or "api.example.com:8080" if the port is not the default.
 // An internationalized name has one bucket in Unicode and one in ASCII: always
@@ -143,7 +137,7 @@ func ByHost(name stint.Name) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		host := strings.TrimSuffix(strings.ToLower(r.URL.Hostname()), ".")
 		if host == "" {
-			return stint.Key{}, ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		switch port := r.URL.Port(); {
 		case port == "",
@@ -156,10 +150,10 @@ func ByHost(name stint.Name) KeyFunc {
 }
 
 // RoundTrip implements http.RoundTripper. Its errors are those of Key, of the
-// Limiter and of Base, and *QuotaError.
+// Limiter and of Base, and *rules.QuotaError.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if rules.IsMissing(t.Limiter) || t.Key == nil {
-		return nil, notSent(r, errors.New("httplimit: a Transport needs a Limiter and a Key"))
+	if t.Key == nil {
+		return nil, notSent(r, errors.New("httplimit: a Transport needs a Key"))
 	}
 	key, err := t.Key(r)
 	if err != nil {

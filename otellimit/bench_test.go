@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/otellimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // BenchmarkCollect collects the metrics of a Limiter with 1,000 limits and a
@@ -46,7 +46,7 @@ func BenchmarkObserver(b *testing.B) {
 	provider, _ := newMeter(b)
 	o, err := otellimit.NewObserver(provider.Meter("test"))
 	require.NoError(b, err)
-	ds := []httplimit.Decision{decision("address", true, 3, 0)}
+	ds := []rules.Decision{decision("address", true, 3, 0)}
 	b.Run("metrics", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -79,7 +79,7 @@ func ExampleNewObserver() {
 	if err != nil {
 		panic(err)
 	}
-	opts := &httplimit.Options{Observers: []httplimit.Observer{observer.HTTP()}}
+	opts := &httplimit.Options{Observers: []httplimit.Observer{otellimit.For[*http.Request](observer)}}
 	limit := httplimit.Middleware(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
 
 	h := limit(http.NotFoundHandler())

@@ -3,7 +3,6 @@ package otellimit
 import (
 	"context"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // An Observer counts the requests that rules decide, and sets the
@@ -41,12 +40,11 @@ type request struct {
 // NewObserver returns an observer for httplimit and grpclimit:
 //
 //	observer, err := otellimit.NewObserver(meter)
-//	httplimit.Options{Observers: []httplimit.Observer{observer.HTTP()}}
-//	grpclimit.Options{Observers: []grpclimit.Observer{{Decisions: observer.Decisions, Error: observer.Error}}}
+//	httplimit.Options{Observers: []httplimit.Observer{otellimit.For[*http.Request](observer)}}
+//	grpclimit.Options{Observers: []grpclimit.Observer{otellimit.For[grpclimit.Call](observer)}}
 //
-// A request counts once for each rule that applies to it. A rule with
-// CountStatus or CountCode counts a request when it spends, or denies. The
-// error is that of the Meter.
+// A request counts once for each rule that applies to it. A rule with Count
+// counts a request when it spends, or denies. The error is that of the Meter.
 func NewObserver(m metric.Meter) (*Observer, error) {
 	c, err := m.Int64Counter("stint.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests that a rule decided."))
@@ -62,19 +60,19 @@ func adding(attrs ...attribute.KeyValue) []metric.AddOption {
 	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}
 }
 
-// HTTP returns the observer for httplimit.Options.
-func (o *Observer) HTTP() httplimit.Observer {
-	return httplimit.Observer{
-		Decisions: func(r *http.Request, ds []httplimit.Decision) { o.Decisions(r.Context(), ds) },
-		Error:     func(r *http.Request, err error) { o.Error(r.Context(), err) },
+// For returns an Observer as the Options of a door take it.
+func For[R rules.Request](o *Observer) rules.Observer[R] {
+	return rules.Observer[R]{
+		Decisions: func(r R, ds []rules.Decision) { o.Decisions(r.Context(), ds) },
+		Error:     func(r R, err error) { o.Error(r.Context(), err) },
 	}
 }
 
 // Decisions counts the decisions of rules about one request. The span of ctx
 // gets the strictest of them that can deny: a denial with the longest
 // RetryAfter, or else the decision that leaves the fewest tokens.
-func (o *Observer) Decisions(ctx context.Context, ds []httplimit.Decision) {
-	var strictest *httplimit.Decision
+func (o *Observer) Decisions(ctx context.Context, ds []rules.Decision) {
+	var strictest *rules.Decision
 	for i := range ds {
 		d := &ds[i]
 		if !d.Shadow && (strictest == nil || d.Stricter(&strictest.Decision)) {
@@ -102,7 +100,7 @@ func (o *Observer) Error(ctx context.Context, err error) {
 }
 
 // of returns the series of a decision.
-func (o *Observer) of(d *httplimit.Decision) *series {
+func (o *Observer) of(d *rules.Decision) *series {
 	r := request{d.Label, d.Allowed, d.Shadow}
 	if s, ok := (*o.series.Load())[r]; ok {
 		return s

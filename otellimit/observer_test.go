@@ -20,11 +20,12 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/otellimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // decision returns the decision of a rule.
-func decision(label string, allowed bool, remaining int64, retry time.Duration) httplimit.Decision {
-	d := httplimit.Decision{Label: label}
+func decision(label string, allowed bool, remaining int64, retry time.Duration) rules.Decision {
+	d := rules.Decision{Label: label}
 	d.Allowed, d.Remaining, d.RetryAfter = allowed, remaining, retry
 	return d
 }
@@ -38,18 +39,18 @@ func TestObserver(t *testing.T) {
 	refused := decision("login", false, 0, time.Minute)
 	refused.After = true
 	for name, c := range map[string]struct {
-		ds       []httplimit.Decision
+		ds       []rules.Decision
 		err      error
 		requests map[string]float64
 		span     []attribute.KeyValue
 	}{
 		"allowed": {
-			ds:       []httplimit.Decision{yes, fewer},
+			ds:       []rules.Decision{yes, fewer},
 			requests: map[string]float64{"stint.decision=allowed,stint.limit=address": 1, "stint.decision=allowed,stint.limit=fewer": 1},
 			span:     []attribute.KeyValue{otellimit.DecisionKey.String("allowed"), otellimit.LimitKey.String("fewer")},
 		},
 		"denied": {
-			ds: []httplimit.Decision{yes, no, longer, shadow},
+			ds: []rules.Decision{yes, no, longer, shadow},
 			requests: map[string]float64{
 				"stint.decision=allowed,stint.limit=address": 1, "stint.decision=denied,stint.limit=login": 1,
 				"stint.decision=denied,stint.limit=longer":                   1,
@@ -58,15 +59,15 @@ func TestObserver(t *testing.T) {
 			span: []attribute.KeyValue{otellimit.DecisionKey.String("denied"), otellimit.LimitKey.String("longer")},
 		},
 		"shadow only": {
-			ds:       []httplimit.Decision{shadow},
+			ds:       []rules.Decision{shadow},
 			requests: map[string]float64{"stint.decision=denied,stint.limit=shadow,stint.shadow=true": 1},
 		},
 		"not spent yet": {
-			ds:   []httplimit.Decision{waiting},
+			ds:   []rules.Decision{waiting},
 			span: []attribute.KeyValue{otellimit.DecisionKey.String("allowed"), otellimit.LimitKey.String("login")},
 		},
 		"denied before a status": {
-			ds:       []httplimit.Decision{refused},
+			ds:       []rules.Decision{refused},
 			requests: map[string]float64{"stint.decision=denied,stint.limit=login": 1},
 			span:     []attribute.KeyValue{otellimit.DecisionKey.String("denied"), otellimit.LimitKey.String("login")},
 		},
@@ -113,9 +114,9 @@ func TestObserverMiddleware(t *testing.T) {
 	register(t, provider, lim, nil)
 	o, err := otellimit.NewObserver(provider.Meter("test"))
 	require.NoError(t, err)
-	limited := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{o.HTTP()}},
+	limited := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{otellimit.For[*http.Request](o)}},
 		httplimit.Rule{Key: httplimit.ByIP(perAddress)},
-		httplimit.Rule{Key: httplimit.ByHeader(logins, "User"), Optional: true, CountStatus: httplimit.AuthFailed},
+		httplimit.Rule{Key: httplimit.ByHeader(logins, "User"), Optional: true, Count: httplimit.AuthFailed},
 	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }))
 	ask := func(user string) {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -187,7 +188,7 @@ func TestNoID(t *testing.T) {
 		ctx, span := tracer.Start(context.Background(), "request")
 		d, err := lim.Spend(logins.Key(id), 1)
 		require.NoError(t, err)
-		o.Decisions(ctx, []httplimit.Decision{{Decision: d, Label: "login", Cost: 1}})
+		o.Decisions(ctx, []rules.Decision{{Decision: d, Label: "login", Cost: 1}})
 		_, err = lim.Spend(logins.Key(id), 1000)
 		o.Error(ctx, errors.Join(err, errors.New(id)))
 		span.End()
@@ -211,7 +212,7 @@ func TestObserverConcurrent(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for i := range 1000 {
-				o.Decisions(context.Background(), []httplimit.Decision{decision(fmt.Sprint(i%100), i%2 == 0, 1, 0)})
+				o.Decisions(context.Background(), []rules.Decision{decision(fmt.Sprint(i%100), i%2 == 0, 1, 0)})
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package otellimit_test
 import (
 	"encoding/json"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -91,7 +92,7 @@ func TestPrometheus(t *testing.T) {
 	register(t, provider, lim, nil)
 	o, err := otellimit.NewObserver(provider.Meter("test"))
 	require.NoError(t, err)
-	h := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{o.HTTP()}},
+	h := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{otellimit.For[*http.Request](o)}},
 		httplimit.Rule{Key: httplimit.ByIP(perAddress)})(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	srv := httptest.NewServer(h)
 	defer srv.Close()

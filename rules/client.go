@@ -64,6 +64,9 @@ func (e *QuotaError) Unwrap() error { return e.err }
 // error says why the request must not be sent: a *QuotaError, that of the context,
 // or one of the Limiter.
 func (c *Client) Begin(ctx context.Context, key stint.Key, cost int64) (*Turn, error) {
+	if isMissing(c.Limiter) {
+		return nil, errors.New("rules: a Client needs a Limiter")
+	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -97,10 +100,10 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		default:
 			return err
 		}
-		d, err = ask(lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
+		d, err = askOne(context.Background(), lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
 	} else {
 		t.spent = lim.Now()
-		if d, err = ask(lim, t.key.Cost(t.cost)); d.Allowed {
+		if d, err = askOne(context.Background(), lim, t.key.Cost(t.cost)); d.Allowed {
 			return err
 		}
 		if d.Limit.IsBlocked() {
@@ -111,11 +114,6 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		return err
 	}
 	return &QuotaError{Key: t.key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
-}
-
-// ask makes a call of one request.
-func ask(lim stint.Decider, req stint.Request) (stint.Decision, error) {
-	return lim.Do(context.Background(), []stint.Request{req}, nil)
 }
 
 // Refund returns the tokens of a request that no server can have seen, except
@@ -232,11 +230,11 @@ func (c *Client) endBackOff(t *Turn) error {
 	if !ok {
 		return nil
 	}
-	d, err := ask(c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
+	d, err := askOne(context.Background(), c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
 	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
 	back := int64(last.total / d.Limit.Interval())
-	_, err = ask(c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
+	_, err = askOne(context.Background(), c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
 	return err
 }

@@ -13,47 +13,48 @@ import (
 	"github.com/stint-go/stint/internal/places"
 )
 
-// A Part is a rule of a pass, with its decision.
-type Part struct {
+// part is a rule of a pass, with its decision.
+type part[R Request, O any] struct {
 	Decision
-	rule  *Rule
-	bound *Rule // whose bound on requests in flight counts
+	rule  *Rule[R, O]
+	bound *Rule[R, O] // whose bound on requests in flight counts
 	place places.Place[places.Bucket]
 	begun int64 // an instant before the spend, if the rule needs it
 	state state
 }
 
-// Decide takes the places of a request, and then its tokens: all of them, or
+// decide takes the places of a request, and then its tokens: all of them, or
 // none. It returns the strictest decision of a rule that can deny. After a denial
-// the request has no places. After an error it has them still, for a door that
-// lets it pass, and has spent nothing, except as the errors of stint.Decider say.
-// Errors of Shadow rules stop no request, and go to report.
+// the request has no places. After an error it has them still, and has spent
+// nothing, except as the errors of stint.Decider say. Errors of Shadow rules stop
+// no request.
 //
-// Decide waits for a place, and for a commit, until ctx ends. After that no
+// decide waits for a place, and for a commit, until the context ends. After that no
 // client reads the answer, and the tokens stay spent if the commit succeeds.
-func (d *Door) Decide(ctx context.Context, parts []Part, report func(error)) (stint.Decision, error) {
-	for i := range parts {
-		if a := &parts[i]; a.InFlight.Limit != 0 && !a.enter(ctx, d.lim) {
-			Leave(parts)
+func (p *Pass[R, O]) decide() (stint.Decision, error) {
+	d := p.door
+	for i := range p.parts {
+		if a := &p.parts[i]; a.InFlight.Limit != 0 && !a.enter(p.Context, d.lim) {
+			p.leave()
 			return a.Decision.Decision, nil
 		}
 	}
 	if d.stamps {
-		d.stamp(parts)
+		p.stamp()
 	}
-	strictest, err := d.spend(ctx, parts)
+	strictest, err := p.spend()
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	for i := range parts {
-		if a := &parts[i]; a.Shadow && a.state == pending {
-			if err := d.learn(ctx, a, strictest.Allowed); err != nil {
-				report(err)
+	for i := range p.parts {
+		if a := &p.parts[i]; a.Shadow && a.state == pending {
+			if err := p.learn(a, strictest.Allowed); err != nil {
+				d.fail(p.Request, err)
 			}
 		}
 	}
 	if !strictest.Allowed {
-		Leave(parts)
+		p.leave()
 	}
 	return strictest, nil
 }
@@ -63,7 +64,7 @@ func (d *Door) Decide(ctx context.Context, parts []Part, report func(error)) (st
 const noPlace = time.Second
 
 // enter takes the place of a rule. If there is none, the rule has denied.
-func (a *Part) enter(ctx context.Context, lim stint.Decider) bool {
+func (a *part[R, O]) enter(ctx context.Context, lim stint.Decider) bool {
 	bucket := places.Bucket{Limiter: lim, Key: a.RuleKey}
 	var state places.State
 	if a.bound.Shadow {
@@ -80,16 +81,6 @@ func (a *Part) enter(ctx context.Context, lim stint.Decider) bool {
 	a.InFlight.Denied, a.RetryAfter = true, noPlace
 	a.to(deny)
 	return false
-}
-
-// Leave gives the places of a request back. A Pass has its own method.
-func Leave(parts []Part) {
-	for i := range parts {
-		if a := &parts[i]; a.place.Taken() {
-			a.place.Leave()
-			a.place = places.Place[places.Bucket]{}
-		}
-	}
 }
 
 // Running has the requests of a key that run or wait for their place.
@@ -112,12 +103,12 @@ func InFlightOf(lim stint.Decider) iter.Seq[Running] {
 }
 
 // stamp notes the instant before the spend for the rules that need it.
-func (d *Door) stamp(parts []Part) {
+func (p *Pass[R, O]) stamp() {
 	now := int64(0)
-	for i := range parts {
-		if a := &parts[i]; a.rule.stamps() {
+	for i := range p.parts {
+		if a := &p.parts[i]; a.rule.stamps() {
 			if now == 0 {
-				now = d.lim.Now().UnixNano()
+				now = p.door.lim.Now().UnixNano()
 			}
 			a.begun = now
 		}
@@ -125,24 +116,25 @@ func (d *Door) stamp(parts []Part) {
 }
 
 // decides reports whether the rule takes part in the decision of the Limiter.
-func (a *Part) decides() bool { return !a.Shadow && a.state == pending }
+func (a *part[R, O]) decides() bool { return !a.Shadow && a.state == pending }
 
 // asked has the arguments of a call. A Decider may keep
 // them until the call returns.
 type asked struct {
 	reqs []stint.Request
 	ds   []stint.Decision
+	seen []Decision // for observers
 }
 
 var askedPool = sync.Pool{New: func() any { return new(asked) }}
 
 // spend decides on the rules that can deny, in one call, and returns the
 // strictest decision.
-func (d *Door) spend(ctx context.Context, parts []Part) (stint.Decision, error) {
-	q := askedPool.Get().(*asked)
+func (p *Pass[R, O]) spend() (stint.Decision, error) {
+	q, d := askedPool.Get().(*asked), p.door
 	defer q.free()
-	for i := range parts {
-		if a := &parts[i]; a.decides() {
+	for i := range p.parts {
+		if a := &p.parts[i]; a.decides() {
 			q.reqs = append(q.reqs, a.request())
 		}
 	}
@@ -150,14 +142,14 @@ func (d *Door) spend(ctx context.Context, parts []Part) (stint.Decision, error) 
 		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	strictest, err := onetotal.Spend(ctx, d.lim, q.reqs, q.ds)
+	strictest, err := onetotal.Spend(p.Context, d.lim, q.reqs, q.ds)
 	if err != nil {
 		return stint.Decision{}, err
 	}
 	ds := q.ds
-	for i := range parts {
-		if a := &parts[i]; a.decides() {
-			d.decided(a, &ds[0], strictest.Allowed)
+	for i := range p.parts {
+		if a := &p.parts[i]; a.decides() {
+			p.decided(a, &ds[0], strictest.Allowed)
 			ds = ds[1:]
 		}
 	}
@@ -165,7 +157,7 @@ func (d *Door) spend(ctx context.Context, parts []Part) (stint.Decision, error) 
 }
 
 // request returns what a rule asks the Limiter for.
-func (a *Part) request() stint.Request {
+func (a *part[R, O]) request() stint.Request {
 	req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
 	if a.rule.Count != nil {
 		req.Mode = stint.CheckOnly
@@ -173,43 +165,44 @@ func (a *Part) request() stint.Request {
 	return req
 }
 
-// ask makes a call of one request.
-func (d *Door) ask(ctx context.Context, req stint.Request) (stint.Decision, error) {
+// askOne makes a call of one request.
+func askOne(ctx context.Context, lim stint.Decider, req stint.Request) (stint.Decision, error) {
 	q := askedPool.Get().(*asked)
 	defer q.free()
 	q.reqs = append(q.reqs, req)
-	return d.lim.Do(ctx, q.reqs, nil)
+	return lim.Do(ctx, q.reqs, nil)
 }
 
 // free returns q to the pool.
 func (q *asked) free() {
 	clear(q.reqs)
 	clear(q.ds)
-	q.reqs, q.ds = q.reqs[:0], q.ds[:0]
+	clear(q.seen)
+	q.reqs, q.ds, q.seen = q.reqs[:0], q.ds[:0], q.seen[:0]
 	askedPool.Put(q)
 }
 
 // learn sets the decision of a Shadow rule, which spends only if the other
 // rules allowed the request.
-func (d *Door) learn(ctx context.Context, a *Part, allowed bool) error {
+func (p *Pass[R, O]) learn(a *part[R, O], allowed bool) error {
 	req := a.request()
 	if !allowed {
 		req.Mode = stint.CheckOnly
 	}
-	decision, err := d.ask(ctx, req)
+	decision, err := askOne(p.Context, p.door.lim, req)
 	if err != nil {
 		return err
 	}
 	allowed = allowed && (decision.Allowed || a.rule.Count != nil)
-	d.decided(a, &decision, allowed)
+	p.decided(a, &decision, allowed)
 	return nil
 }
 
 // decided sets the decision of a rule, and its state. If the decision allows, but
 // the rule has spent nothing, it has the state that a spend would leave: then
 // decided changes it to the state without that spend.
-func (d *Door) decided(a *Part, decision *stint.Decision, allowed bool) {
-	d.show(a, decision)
+func (p *Pass[R, O]) decided(a *part[R, O], decision *stint.Decision, allowed bool) {
+	p.show(a, decision)
 	switch {
 	case !allowed:
 		a.to(deny)
@@ -225,9 +218,9 @@ func (d *Door) decided(a *Part, decision *stint.Decision, allowed bool) {
 }
 
 // show sets the decision of a rule, and the label of the bucket that decided.
-func (d *Door) show(a *Part, decision *stint.Decision) {
+func (p *Pass[R, O]) show(a *part[R, O], decision *stint.Decision) {
 	if decision.Key.Name != a.Key.Name {
-		a.Label = d.names.Of(d.lim)[decision.Key.Name].Label
+		a.Label = p.door.names.Of(p.door.lim)[decision.Key.Name].Label
 	}
 	a.Decision.Decision = *decision
 }

@@ -31,7 +31,7 @@ type InFlight struct {
 // Decisions returns the decisions about a request so far, of all doors around it,
 // the outermost first. It returns nil if the request did not pass a door.
 func Decisions(ctx context.Context) []Decision {
-	p := PassOf(ctx)
+	p := passOf(ctx)
 	if p == nil {
 		return nil
 	}
@@ -39,8 +39,8 @@ func Decisions(ctx context.Context) []Decision {
 }
 
 // appendAll appends the decisions of all doors around a pass, and its own.
-func (p *Pass) appendAll(ds []Decision) []Decision {
-	if outer := PassOf(p.Context); outer != nil {
+func (p *Pass[R, O]) appendAll(ds []Decision) []Decision {
+	if outer := p.around(); outer != nil {
 		ds = outer.appendAll(ds)
 	} else {
 		ds = make([]Decision, 0, len(p.parts))

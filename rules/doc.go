@@ -4,10 +4,12 @@
 // decided. A door for something else, such as a job runner, is as short as the
 // example.
 //
-// A [Door] has rules, and a request passes it in these steps:
+// A [Rule] says which requests spend, from which bucket, how much, and when. A
+// [Door] has rules, and a request passes it in these steps:
 //
-//  1. [Door.Begin] takes the places of the request, and then its tokens: all of
-//     them, or none. It returns a [Pass] if the request may run.
+//  1. [Door.Begin] finds the rules that apply to the request, their buckets and
+//     costs. It takes the places of the request, and then its tokens: all of
+//     them, or none. It returns a [Pass].
 //  2. [Settle] reports the true cost of the request, at any time.
 //  3. [Pass.End] tells the rules the outcome: they count, refund and lock out.
 //  4. [Pass.Leave] gives the places back, if a rule has InFlight.
@@ -26,13 +28,15 @@
 //
 // # Files
 //
-//	rule.go      Rule, Door, and the key of a request
-//	decision.go  Decision
-//	state.go     the states of a rule in a pass
-//	decide.go    what a pass begins with: places, then tokens
-//	pass.go      Pass, and what it ends with: count, refund, lock out
-//	settle.go    Settle
-//	client.go    Client: the other side
+//	rule.go        Rule, and whose bucket: KeyFunc, FirstOf
+//	door.go        Door, and which rules apply to a request
+//	decision.go    Decision
+//	logdenials.go  LogDenials: an Observer that writes to a log
+//	state.go       the states of a rule in a pass
+//	decide.go      what a pass begins with: places, then tokens
+//	pass.go        Pass, and what it ends with: count, refund, lock out
+//	settle.go      Settle
+//	client.go      Client: the other side
 //
 // # Locks
 //

@@ -16,10 +16,13 @@ const Pages stint.Name = 1
 // A job prints at most bound pages, and reports with rules.Settle how many it
 // did.
 type job struct {
+	ctx   context.Context
 	owner string
 	bound int64
 	print func(ctx context.Context) error
 }
+
+func (j job) Context() context.Context { return j.ctx }
 
 // Outcomes of a job.
 const (
@@ -29,26 +32,28 @@ const (
 
 // A printer is a door for jobs. Two jobs of an owner run at the same time, and a
 // broken one costs nothing.
-type printer struct{ door *rules.Door }
+type printer struct{ door *rules.Door[job, int] }
 
 func newPrinter(lim stint.Decider) printer {
-	return printer{rules.New(lim, rules.Rule{
-		Settle: true, InFlight: 2, Refund: func(outcome int) bool { return outcome == broken },
+	return printer{rules.New(lim, nil, rules.Rule[job, int]{
+		Key:      func(j job) (stint.Key, error) { return Pages.Key(j.owner), nil },
+		CostFunc: func(j job) int64 { return j.bound },
+		Settle:   true, InFlight: 2, Refund: rules.OneOf(broken),
 	})}
 }
 
 // run runs a job, or returns why it may not run now.
-func (p printer) run(ctx context.Context, j job) (err error) {
-	pass, decision, err := p.door.Begin(ctx, nil, rules.Ask{Key: Pages.Key(j.owner), Cost: j.bound})
-	switch {
-	case err != nil:
+func (p printer) run(j job) (err error) {
+	pass, decision, err := p.door.Begin(j)
+	if err != nil {
 		return err
-	case !decision.Allowed:
-		return fmt.Errorf("try again in %v", decision.RetryAfter)
 	}
 	defer pass.Leave()
+	if !decision.Allowed {
+		return fmt.Errorf("try again in %v", decision.RetryAfter)
+	}
 	outcome := broken // also if the job panics
-	defer func() { pass.End(outcome, func(err error) { fmt.Println(err) }) }()
+	defer func() { pass.End(outcome) }()
 	if err = j.print(pass); err == nil {
 		outcome = done
 	}
@@ -67,20 +72,20 @@ func ExampleDoor() {
 		panic(err)
 	}
 	defer lim.Close()
-	p := newPrinter(lim)
+	p, ctx := newPrinter(lim), context.Background()
 	for _, j := range []job{
-		{"ada", 80, func(ctx context.Context) error {
+		{ctx, "ada", 80, func(ctx context.Context) error {
 			_, err := rules.Settle(ctx, Pages, 70)
 			return err
 		}},
-		{"ada", 30, func(context.Context) error { return errors.New("no paper") }},
-		{"ada", 40, nil},
-		{"ada", 30, func(ctx context.Context) error {
+		{ctx, "ada", 30, func(context.Context) error { return errors.New("no paper") }},
+		{ctx, "ada", 40, nil},
+		{ctx, "ada", 30, func(ctx context.Context) error {
 			fmt.Println("left:", rules.Decisions(ctx)[0].Remaining)
 			return nil
 		}},
 	} {
-		fmt.Println(p.run(context.Background(), j))
+		fmt.Println(p.run(j))
 	}
 	// Output:
 	// <nil>

@@ -2,7 +2,10 @@ package rules
 
 import (
 	"context"
+	"errors"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -11,149 +14,247 @@ import (
 	"github.com/stint-go/stint/internal/places"
 )
 
-// A Pass is a request that has begun, and its context. Pass it on to what the
-// request calls, so that Settle and Decisions find the pass.
-type Pass struct {
+// A Pass is a request that has begun, and the context of its handler: with it,
+// Settle and Decisions find the pass. A nil Pass is that of a request to which no
+// rule applies.
+type Pass[R Request, O any] struct {
 	context.Context
-	door *Door
+
+	Request R   // what the observers of the door get
+	Data    any // what the door keeps with the pass
+
+	door  *Door[R, O]
+	outer *Pass[R, O]                // the next one around it
+	inner atomic.Pointer[Pass[R, O]] // the last one inside
 
 	mu      sync.Mutex // guards the following; not held while the Limiter is called
-	parts   []Part
-	changed bool    // a decision has changed since End
-	room    [1]Part // saves an allocation
+	parts   []part[R, O]
+	changed bool          // a decision has changed since End
+	kept    bool          // Begin does not use it again
+	room    [1]part[R, O] // saves an allocation
 }
 
 type passKey struct{}
 
 // Value implements context.Context.
-func (p *Pass) Value(key any) any {
+func (p *Pass[R, O]) Value(key any) any {
 	if key == (passKey{}) {
 		return p
 	}
 	return p.Context.Value(key)
 }
 
-// PassOf returns the innermost pass of a request, or nil.
-func PassOf(ctx context.Context) *Pass {
-	p, _ := ctx.Value(passKey{}).(*Pass)
+// anyPass is a pass of any kind.
+type anyPass interface {
+	around() anyPass
+	appendAll(ds []Decision) []Decision
+	settle(name stint.Name, cost int64) (decided, claimed bool, short int64, err error)
+}
+
+// passOf returns the innermost pass of any kind, or nil.
+func passOf(ctx context.Context) anyPass {
+	p, _ := ctx.Value(passKey{}).(anyPass)
 	return p
+}
+
+// around returns the next pass of any kind around it, or nil.
+func (p *Pass[R, O]) around() anyPass { return passOf(p.Context) }
+
+// PassOf returns the innermost pass of a kind, or nil. PassOf of its Context is the
+// next one.
+func PassOf[R Request, O any](ctx context.Context) *Pass[R, O] {
+	for p := passOf(ctx); p != nil; p = p.around() {
+		if p, ok := p.(*Pass[R, O]); ok {
+			return p
+		}
+	}
+	return nil
 }
 
 // Begin lets a request pass, or denies it, with a decision of each rule. If
 // Allowed is false, it has spent nothing and has no place; the Pass has its
-// decisions. After an error there is no Pass: IsInvalid tells whether the request
-// is wrong. Errors of Shadow rules stop no request, and go to report, which may
-// be nil.
-func (d *Door) Begin(ctx context.Context, report func(error), asks ...Ask) (*Pass, stint.Decision, error) {
-	p := new(Pass)
-	decision, err := p.Begin(ctx, d, report, asks)
+// decisions. After an error there is no Pass. Observers get the error, and those
+// of Shadow rules, which stop no request. The Pass is nil if no rule applies.
+func (d *Door[R, O]) Begin(r R) (p *Pass[R, O], decision stint.Decision, err error) {
+	decision = stint.Decision{Allowed: true, Remaining: math.MaxInt64}
+	p, err = d.apply(r)
+	if err != nil || p == nil {
+		return nil, decision, d.refusal(r, err, &decision)
+	}
+	panics := true
+	defer func() {
+		if panics { // an observer, or the Limiter
+			p.leave()
+		}
+	}()
+	decision, err = p.decide()
+	if err = d.refusal(r, err, &decision); err == nil && len(d.opts.Observers) > 0 {
+		p.observe()
+	}
+	panics = false
 	if err != nil {
 		p.Leave()
 		return nil, decision, err
 	}
+	if p.outer = PassOf[R, O](p.Context); decision.Allowed || p.outer != nil {
+		p.Keep()
+	}
 	return p, decision, nil
 }
 
-// Begin is Door.Begin for a Pass that a door has made, perhaps as a part of its
-// own context. After an error the request has its places still, for a door that
-// lets it pass.
-func (p *Pass) Begin(
-	ctx context.Context, d *Door, report func(error), asks []Ask,
-) (decision stint.Decision, err error) {
-	p.Context, p.door = ctx, d
-	if report == nil {
-		report = func(error) {}
+// refusal reports an error, and returns it unless the request passes because of
+// FailOpen.
+func (d *Door[R, O]) refusal(r R, err error, decision *stint.Decision) error {
+	if err == nil {
+		return nil
 	}
-	for i := range asks {
-		switch ok, err := d.Resolve(&asks[i], report); {
-		case err != nil:
-			p.parts = nil
-			return decision, err
-		case ok && p.parts == nil:
-			p.parts = d.Add(p.room[:0], &asks[i])
-		case ok:
-			p.parts = d.Add(p.parts, &asks[i])
-		}
+	d.fail(r, err)
+	decision.Allowed = d.opts.FailOpen && !isInvalid(err)
+	if decision.Allowed {
+		return nil
 	}
-	panics := true
-	defer func() {
-		if panics { // report, or the Limiter
-			p.Leave()
-		}
-	}()
-	decision, err = d.Decide(ctx, p.parts, report)
-	panics = false
-	return decision, err
+	return err
 }
 
-// Carry makes p the pass of a request whose rules a door has decided on by
-// itself, without an allocation for those that are denied. The places are now
-// those of p.
-func (p *Pass) Carry(ctx context.Context, d *Door, parts []Part) {
-	p.Context, p.door, p.parts = ctx, d, append(p.room[:0], parts...)
-	for i := range parts {
-		parts[i].place = places.Place[places.Bucket]{}
+// observe reports the decisions of a pass to the observers.
+func (p *Pass[R, O]) observe() {
+	q := askedPool.Get().(*asked)
+	defer q.free()
+	for i := range p.parts {
+		if a := &p.parts[i]; a.isDecided() {
+			q.seen = append(q.seen, a.Decision)
+		}
+	}
+	p.door.observe(p.Request, q.seen)
+}
+
+// Keep says that a pass becomes a context, or is used after Leave. Otherwise Begin
+// uses a denied one again, so that a denial allocates nothing.
+func (p *Pass[R, O]) Keep() {
+	if p.kept {
+		return
+	}
+	p.kept = true
+	if p.outer != nil {
+		p.outer.inner.Store(p)
+	}
+}
+
+// isInvalid reports whether an error is about the request: it has no id, or a
+// refused one, or a cost that its limit never admits. Other errors are the
+// Limiter's.
+func isInvalid(err error) bool {
+	return errors.Is(err, ErrNoID) || errors.Is(err, stint.ErrInvalidID) ||
+		errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrCostOverBurst)
+}
+
+// Leave gives the places of a request back. Further calls do nothing. A denied
+// Pass must not be used after it, as Keep explains.
+func (p *Pass[R, O]) Leave() {
+	if p == nil {
+		return
+	}
+	p.leave()
+	if d := p.door; !p.kept && d != nil {
+		var none R
+		clear(p.parts)
+		p.Context, p.Request, p.door, p.parts = nil, none, nil, nil
+		d.spares.Put(p)
+	}
+}
+
+func (p *Pass[R, O]) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.parts {
+		if a := &p.parts[i]; a.place.Taken() {
+			a.place.Leave()
+			a.place = places.Place[places.Bucket]{}
+		}
 	}
 }
 
 // Each yields the decisions of this pass. It must not be used with a body that
 // calls other methods of the pass.
-func (p *Pass) Each(yield func(*Decision) bool) {
+func (p *Pass[R, O]) Each(yield func(*Decision) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock() // yield may panic
 	for i := range p.parts {
-		if a := &p.parts[i]; a.Decided() && !yield(&a.Decision) {
+		if a := &p.parts[i]; a.isDecided() && !yield(&a.Decision) {
 			return
 		}
 	}
 }
 
-// Leave gives the places of the request back. Further calls do nothing.
-func (p *Pass) Leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	Leave(p.parts)
+// Nested yields the passes of the same kind that a request has, the outermost
+// first.
+func (p *Pass[R, O]) Nested(yield func(*Pass[R, O]) bool) {
+	for p.outer != nil {
+		p = p.outer
+	}
+	for p != nil && yield(p) {
+		p = p.inner.Load()
+	}
+}
+
+// Owner is Options.Owner of the door.
+func (p *Pass[R, O]) Owner() any { return p.door.opts.Owner }
+
+// Changes reports whether decisions of the pass may change: at its end, or by
+// Settle.
+func (p *Pass[R, O]) Changes() bool {
+	for i := range p.parts {
+		if p.parts[i].rule.changes() {
+			return true
+		}
+	}
+	return false
 }
 
 // End tells the rules the outcome of a request, once: they spend, refund and lock
-// out. It returns the decisions of the rules that counted the outcome, and whether
-// any decision has changed since the pass began, by Settle, too. An error of the
-// Limiter goes to report, and does not stop the rest.
-func (p *Pass) End(outcome int, report func(error)) (counted []Decision, changed bool) {
+// out. It reports whether any decision has changed since the pass began, by
+// Settle, too. Observers get the decisions of the rules that counted the outcome,
+// and the errors of the Limiter, which do not stop the rest.
+func (p *Pass[R, O]) End(outcome O) (changed bool) {
+	if p == nil {
+		return false
+	}
+	var counted []Decision
 	for i := range p.parts {
 		a := &p.parts[i]
 		if a.rule.Count == nil || !p.in(a, checked) || !a.rule.Count(outcome) {
 			continue
 		}
 		if d, err := p.count(a); err != nil {
-			report(err)
+			p.door.fail(p.Request, err)
 		} else {
 			counted = append(counted, d)
 		}
 	}
-	p.refund(outcome, report)
+	p.refund(outcome)
 	for i := range p.parts {
 		if err := p.lockOut(&p.parts[i]); err != nil {
-			report(err)
+			p.door.fail(p.Request, err)
 		}
 	}
+	p.door.observe(p.Request, counted)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	changed, p.changed = p.changed, false
-	return counted, changed
+	return changed
 }
 
 // in reports whether a rule is in a state.
-func (p *Pass) in(a *Part, s state) bool {
+func (p *Pass[R, O]) in(a *part[R, O], s state) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return a.state == s
 }
 
 // count spends the tokens of a rule that counts the outcome.
-func (p *Pass) count(a *Part) (Decision, error) {
+func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 	begun := p.door.lim.Now().UnixNano()
-	d, err := p.door.ask(context.Background(), a.RuleKey.Cost(a.Cost))
+	d, err := askOne(context.Background(), p.door.lim, a.RuleKey.Cost(a.Cost))
 	if err != nil {
 		return Decision{}, err
 	}
@@ -163,13 +264,13 @@ func (p *Pass) count(a *Part) (Decision, error) {
 		a.to(spend)
 	}
 	a.After, a.begun, p.changed = false, begun, true
-	p.door.show(a, &d)
+	p.show(a, &d)
 	return a.Decision, nil
 }
 
 // refund returns the tokens of the rules that refund the outcome.
-func (p *Pass) refund(outcome int, report func(error)) {
-	var back []*Part
+func (p *Pass[R, O]) refund(outcome O) {
+	var back []*part[R, O]
 	var reqs []stint.Request
 	for i := range p.parts {
 		a := &p.parts[i]
@@ -187,13 +288,13 @@ func (p *Pass) refund(outcome int, report func(error)) {
 		return
 	}
 	if _, err := onetotal.Refund(p.door.lim, reqs...); err != nil {
-		report(err)
+		p.door.fail(p.Request, err)
 		return
 	}
 	for _, a := range back {
-		d, err := p.door.ask(context.Background(), stint.Request{Key: a.RuleKey, Mode: stint.CheckOnly})
+		d, err := askOne(context.Background(), p.door.lim, stint.Request{Key: a.RuleKey, Mode: stint.CheckOnly})
 		if err != nil {
-			report(err)
+			p.door.fail(p.Request, err)
 			continue
 		}
 		p.mu.Lock()
@@ -205,19 +306,19 @@ func (p *Pass) refund(outcome int, report func(error)) {
 // replaced shows the state of a bucket after tokens were returned, or the true
 // cost was spent. If d denies, that is because of a hold or a queue: what the
 // request took was there.
-func (p *Pass) replaced(a *Part, d *stint.Decision) {
+func (p *Pass[R, O]) replaced(a *part[R, O], d *stint.Decision) {
 	a.Locked = 0
 	if !d.Allowed {
 		a.Locked = d.RetryAfter
 	}
 	d.Allowed, d.RetryAfter = true, 0
-	p.door.show(a, d)
+	p.show(a, d)
 	p.changed = true
 }
 
 // lockOut holds the bucket of a rule if it has too few tokens left for another
 // request like this one.
-func (p *Pass) lockOut(a *Part) error {
+func (p *Pass[R, O]) lockOut(a *part[R, O]) error {
 	if a.rule.LockOut <= 0 || a.Shadow {
 		return nil
 	}
@@ -238,76 +339,13 @@ func (p *Pass) lockOut(a *Part) error {
 }
 
 // lockOut returns the rest of the hold, or 0 if there are enough tokens left.
-func (a *Part) lockOut(lim stint.Decider) (time.Duration, error) {
+func (a *part[R, O]) lockOut(lim stint.Decider) (time.Duration, error) {
 	least := a.Cost
-	if a.rule.CostVaries {
+	if a.rule.CostFunc != nil {
 		least = 1
 	}
 	rule := lockout.Rule{For: a.rule.LockOut, Max: a.rule.LockOutMax}
 	return rule.After(lim, lockout.Spend{
 		Key: a.RuleKey, Decision: a.Decision.Decision, Least: least, At: time.Unix(0, a.begun),
 	})
-}
-
-// Spend spends for one piece of a request, such as a message of a stream, from
-// the buckets of the Asks with Later for which cost returns true. It returns the
-// strictest decision of a rule that can deny, and the decisions about the piece.
-// A request may spend for several pieces at the same time.
-func (p *Pass) Spend(
-	ctx context.Context, cost func(rule int) (n int64, ok bool), report func(error),
-) (strictest stint.Decision, ds []Decision, err error) {
-	d := p.door
-	var room [2]Part
-	parts := room[:0]
-	p.mu.Lock()
-	for i := range p.parts {
-		if a := &p.parts[i]; a.state == postponed || a.state == piecewise {
-			parts = append(parts, Part{rule: a.rule, bound: a.rule, Decision: Decision{
-				Decision: stint.Decision{Key: a.RuleKey}, RuleKey: a.RuleKey, Shadow: a.Shadow}})
-		}
-	}
-	p.mu.Unlock()
-	asked := parts
-	parts = parts[:0]
-	for _, a := range asked {
-		if n, ok := cost(d.index(a.rule)); ok {
-			a.Cost, a.Label = n, d.names.Of(d.lim)[a.RuleKey.Name].Label
-			parts = append(parts, a)
-		}
-	}
-	if strictest, err = d.Decide(ctx, parts, report); err != nil {
-		return strictest, nil, err
-	}
-	for i := range parts {
-		a := &parts[i]
-		if a.state == spent && a.rule.LockOut > 0 && !a.Shadow && a.Cost > 0 {
-			if a.Locked, err = a.lockOut(d.lim); err != nil {
-				report(err)
-			}
-		}
-		if a.Decided() {
-			ds = append(ds, a.Decision)
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range p.parts {
-		for j := range parts {
-			if a, of := &p.parts[i], &parts[j]; a.rule == of.rule && of.Decided() && a.to(piece) {
-				inFlight := a.InFlight
-				a.Decision, a.InFlight = of.Decision, inFlight
-			}
-		}
-	}
-	return strictest, ds, nil
-}
-
-// index returns the index of a rule among those of New.
-func (d *Door) index(ru *Rule) int {
-	for i := range d.rules {
-		if &d.rules[i] == ru {
-			return i
-		}
-	}
-	return -1
 }

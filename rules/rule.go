@@ -1,187 +1,181 @@
 package rules
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/clientid"
-	"github.com/stint-go/stint/internal/lockout"
 )
 
-// A Rule says what a limit does with the requests of a door. What the options
-// mean to a client is in the documentation of the doors, such as
-// httplimit.Rule.
-type Rule struct {
-	// Optional makes the rule skip requests whose key is ErrNoID.
+// A Request is what a door holds to rules, such as an *http.Request.
+type Request interface{ Context() context.Context }
+
+// A KeyFunc finds the bucket of a request. It returns ErrNoID if the request has no
+// id. It runs for every request to which its rule applies, even if the request is
+// denied.
+type KeyFunc[R Request] func(R) (stint.Key, error)
+
+// ErrNoID says that a request does not have the id of its bucket.
+var ErrNoID = errors.New("rules: the request has no id")
+
+// FirstOf finds the bucket of the first KeyFunc that does not return ErrNoID.
+// Give the KeyFuncs different limits. With the same limit, a client could send
+// an API key that is another client's address.
+//
+// A client that can invent ids finds a full bucket with each new id, and never
+// reaches the later KeyFuncs. That evades all limits. So a KeyFunc should check
+// such an id, and return ErrNoID if it is unknown. Otherwise add another rule,
+// which limits the address.
+func FirstOf[R Request](keys ...KeyFunc[R]) KeyFunc[R] {
+	keys = slices.Clone(keys)
+	return func(r R) (stint.Key, error) {
+		for _, f := range keys {
+			key, err := f(r)
+			if !errors.Is(err, ErrNoID) {
+				return key, err
+			}
+		}
+		return stint.Key{}, ErrNoID
+	}
+}
+
+// A Rule applies a limit to requests of type R, whose handlers have outcomes of
+// type O: HTTP requests have statuses, and gRPC calls have codes. It says which
+// requests spend, from which bucket, how much, and when.
+type Rule[R Request, O any] struct {
+	// Pattern says to which requests the rule applies, in the form of its door:
+	// httplimit.Middleware and grpclimit.Server explain theirs. "" means all.
+	Pattern string
+
+	// Key finds the bucket. The id is brought into the canonical spelling of the
+	// limit's IDFormat. A request without an id, or with one that the IDFormat
+	// refuses, does not pass: HTTP answers 400, and gRPC InvalidArgument.
+	Key KeyFunc[R]
+
+	// Optional makes the rule skip requests in which Key finds no id (ErrNoID).
+	// Clients that may leave out the id can evade such a rule.
 	Optional bool
 
-	// Count makes the rule spend at the end of a request, and only if Count
-	// returns true for the outcome. Before that the bucket is only checked.
-	Count func(outcome int) bool
+	// Cost is how many tokens a request takes; 0 means 1. CostFunc replaces it. A
+	// request whose cost is negative, or over the limit's Burst, does not pass. A
+	// cost of 0 by CostFunc passes, unless the bucket is held or has a queue, or
+	// the limit is stint.Blocked.
+	Cost     int64
+	CostFunc func(R) int64
+
+	// Count makes the rule spend when the outcome is known, and only if Count
+	// returns true for it. Before the handler, the bucket is only checked, so
+	// requests that arrive together may all pass. If too many would pass, spend
+	// before the handler and use Refund.
+	Count func(O) bool
 
 	// Refund makes the rule refund its tokens if Refund returns true for the
 	// outcome, except those that time has brought back.
-	Refund func(outcome int) bool
+	Refund func(O) bool
 
 	// LockOut holds the bucket for this long after a request that leaves fewer
-	// tokens than its cost, or no token if CostVaries. LockOutMax makes each
-	// lock-out of an id twice as long as the one before, up to LockOutMax.
-	LockOut, LockOutMax time.Duration
-	CostVaries          bool
+	// tokens than Cost in it. If CostFunc is set, only a request that leaves no
+	// token counts. A refunded request does not count. The hold is durable, as
+	// stint.Limiter.Hold says. The bucket refills during the hold: after 15 minutes
+	// of PerHour(5) one request passes, and the next failure locks out again. 0
+	// means no hold.
+	//
+	// If the limit is a share of a total, only the rule's own bucket counts, and
+	// only that one is held: an empty total or floor locks no client out.
+	LockOut time.Duration
 
-	// InFlight is how many requests of a key may run at the same time; 0 means no
-	// bound. A request waits for its place for InFlightWait, if at most
-	// InFlightQueue others do. Ask.InFlight replaces it.
-	InFlight      int64
+	// LockOutMax makes each lock-out of an id twice as long as the one before, up
+	// to LockOutMax. If LockOutMax has passed since the end of the last lock-out,
+	// the next one takes LockOut again. 0 means that each takes LockOut.
+	//
+	// The length of the last lock-out is durable too. It is stored as a hold on the
+	// id with " lock-outs" added, and one on that id with the same suffix, which
+	// Buckets lists. Reset of the id ends a lock-out, but does not forget its
+	// length: for that, reset the id with one suffix too. A request with such a
+	// longer id does not pass. A Shared limit has no id, so its lock-outs do not
+	// grow.
+	LockOutMax time.Duration
+
+	// InFlight bounds how many requests with the same Key may run at the same
+	// time; 0 means no bound. InFlightFunc replaces it: 0 means no bound, and a
+	// negative number that none may run. If it returns less than before, requests
+	// that run already go on.
+	//
+	// Only this process counts, and only requests that pass a door with the same
+	// Limiter. A request gets its place first, and then spends. If it has no
+	// tokens, it gives the place back at once. Otherwise it has its place until the
+	// handler returns, even if the client is gone. A rule may have nothing but
+	// InFlight: the limit of its Name is then stint.Unlimited.
+	//
+	// Several rules take their places in the order of the door. If one place is
+	// missing, the request gives the others back, and spends nothing. At one door a
+	// request takes one place of a key, even if several rules find it.
+	InFlight     int64
+	InFlightFunc func(R) int64
+
+	// InFlightWait is how long a request may wait for its place, if at most
+	// InFlightQueue others of its Key wait. First come, first served. 0 means that
+	// it does not wait. Shadow rules do not wait.
 	InFlightWait  time.Duration
 	InFlightQueue int
 
-	// Settle makes the cost an upper bound, which the function Settle replaces by
-	// the true one.
+	// Settle makes Cost or CostFunc an upper bound, such as max_tokens. The
+	// request spends the bound, and the handler reports with the function Settle
+	// what it was. If it does not, the bound stays spent. If Refund returns the
+	// tokens first, Settle changes nothing more. Such a rule has no Count and no
+	// LockOut.
 	Settle bool
 
-	// Shadow makes the rule decide and spend, but never deny.
+	// Shadow makes the rule decide and spend, but never deny. Use it to try a
+	// limit out: Observers and the Limiter's Stats show its denials. A client sees
+	// nothing of it, and its errors stop no request.
 	Shadow bool
 }
 
-// Mistake returns what is wrong with a rule, or "".
-func (ru *Rule) Mistake() string {
+// mistake returns what is wrong with a rule, or "".
+func (ru *Rule[R, O]) mistake() string {
 	switch {
+	case ru.Key == nil:
+		return "has no Key"
+	case ru.Cost < 0:
+		return fmt.Sprintf("has the Cost %d, want 0 or more", ru.Cost)
 	case ru.InFlight < 0:
 		return fmt.Sprintf("has the InFlight %d, want 0 or more", ru.InFlight)
 	case ru.Settle && (ru.Count != nil || ru.LockOut > 0):
-		return "has Settle, and a count of outcomes or LockOut, which need the cost"
+		return "has Settle, and Count or LockOut, which need the cost"
 	}
 	return ""
 }
 
 // stamps reports whether the rule needs the instant of its spend: to return
 // tokens, or to lock out.
-func (ru *Rule) stamps() bool { return ru.Refund != nil || ru.LockOut > 0 || ru.Settle }
+func (ru *Rule[R, O]) stamps() bool { return ru.Refund != nil || ru.LockOut > 0 || ru.Settle }
 
-// Ends reports whether the rule has something to do at the end of a request.
-func (ru *Rule) Ends() bool { return ru.Count != nil || ru.Refund != nil || ru.LockOut > 0 }
+// changes reports whether the decision of the rule may change later.
+func (ru *Rule[R, O]) changes() bool { return ru.Count != nil || ru.stamps() }
 
-// ErrNoID says that a request does not have the id of its bucket.
-var ErrNoID = errors.New("rules: the request has no id")
-
-// IsInvalid reports whether an error is about the request: it has no id, or a
-// refused one, or a cost that its limit never admits. Other errors are the
-// Limiter's.
-func IsInvalid(err error) bool {
-	return errors.Is(err, ErrNoID) || errors.Is(err, stint.ErrInvalidID) ||
-		errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrCostOverBurst)
+// cost returns how many tokens a request takes.
+func (ru *Rule[R, O]) cost(r R) int64 {
+	if ru.CostFunc != nil {
+		return ru.CostFunc(r)
+	}
+	return max(ru.Cost, 1)
 }
 
-// IsMissing reports whether there is no Limiter, or a nil one of any type.
-func IsMissing(lim stint.Decider) bool {
-	v := reflect.ValueOf(lim)
-	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
+// inFlight returns how many requests of a key may run; 0 means no bound.
+func (ru *Rule[R, O]) inFlight(r R) int64 {
+	if ru.InFlightFunc != nil {
+		return ru.InFlightFunc(r)
+	}
+	return ru.InFlight
 }
 
-// A Door holds requests to rules. Any number of goroutines may use it.
-type Door struct {
-	lim    stint.Decider
-	rules  []Rule
-	stamps bool // some rule needs the instant of its spend
-	names  clientid.Names
-}
-
-// New returns a door with rules. It panics on mistakes in the program: no
-// Limiter, a negative InFlight, or Settle beside Count or LockOut.
-func New(lim stint.Decider, rules ...Rule) *Door {
-	if IsMissing(lim) {
-		panic("rules: New: no limiter")
-	}
-	d := &Door{lim: lim, rules: append([]Rule(nil), rules...)}
-	for i := range d.rules {
-		ru := &d.rules[i]
-		if mistake := ru.Mistake(); mistake != "" {
-			panic(fmt.Sprintf("rules: New: rule %d %s", i+1, mistake))
-		}
-		d.stamps = d.stamps || ru.stamps()
-	}
-	return d
-}
-
-// Limiter returns the Limiter of the door.
-func (d *Door) Limiter() stint.Decider { return d.lim }
-
-// An Ask is what a request asks of one rule.
-type Ask struct {
-	Rule     int       // its index among the rules of New
-	Key      stint.Key // bucket of the request
-	Err      error     // why there is no Key, such as ErrNoID
-	Cost     int64
-	InFlight int64 // how many may run, if it is not Rule.InFlight; below 0 none may
-	Later    bool  // the request takes only its place, and Pass.Spend spends later
-	Unix     bool  // the client came over a Unix socket: then the id Unix is good for any limit
-
-	label string
-}
-
-// Resolve brings the key of an Ask into the canonical spelling of its limit. ok is
-// false if the rule skips the request. If a Shadow rule skips it because of an
-// error, that goes to report.
-func (d *Door) Resolve(ask *Ask, report func(error)) (ok bool, err error) {
-	ru := &d.rules[ask.Rule]
-	if err = ask.Err; err == nil {
-		names := d.names.Of(d.lim)
-		ask.label = names[ask.Key.Name].Label
-		if ask.Key, err = clientid.Key(names, ask.Key, ask.Unix, ru.LockOutMax > 0); err == nil {
-			return true, nil
-		}
-	}
-	switch {
-	case ru.Optional && errors.Is(err, ErrNoID):
-		return false, nil
-	case ru.Shadow:
-		report(err)
-		return false, nil
-	}
-	return false, err
-}
-
-// Unix is the id of all clients on Unix sockets that have no address.
-const Unix = clientid.Unix
-
-// IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
-// a key. A hold on that key denies no request.
-func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
-
-// Add adds the rule of a resolved Ask to those of a request. Of several rules
-// with the same bucket, the first one that is not a Shadow rule counts, and the
-// first bound on requests in flight.
-func (d *Door) Add(parts []Part, ask *Ask) []Part {
-	ru := &d.rules[ask.Rule]
-	most := ask.InFlight
-	if most == 0 {
-		most = ru.InFlight
-	}
-	for i := range parts {
-		a := &parts[i]
-		if a.RuleKey != ask.Key {
-			continue
-		}
-		if a.Shadow && !ru.Shadow {
-			parts = append(parts[:i], parts[i+1:]...)
-			break
-		}
-		if a.InFlight.Limit == 0 {
-			a.InFlight.Limit, a.bound = most, ru
-		}
-		return parts
-	}
-	parts = append(parts, Part{})
-	a := &parts[len(parts)-1] // filled in place, because a copy costs more than the rest
-	a.Key, a.RuleKey, a.Label, a.Cost, a.Shadow = ask.Key, ask.Key, ask.label, ask.Cost, ru.Shadow
-	a.After, a.InFlight.Limit = ru.Count != nil, most
-	a.rule, a.bound = ru, ru
-	if ask.Later {
-		a.to(postpone)
-	}
-	return parts
+// OneOf returns a function for Count and Refund, which reports whether an outcome
+// is in the list.
+func OneOf[O comparable](list ...O) func(O) bool {
+	list = slices.Clone(list)
+	return func(o O) bool { return slices.Contains(list, o) }
 }

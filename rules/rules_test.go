@@ -27,14 +27,16 @@ func BenchmarkBegin(b *testing.B) {
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(b, err)
 	defer lim.Close()
-	d := rules.New(lim, rules.Rule{})
+	d := rules.New(lim, nil, rules.Rule[job, int]{
+		Key: func(j job) (stint.Key, error) { return stint.Name(1).Key(j.owner), nil }})
+	j := job{ctx: b.Context(), owner: "x"}
 	b.ReportAllocs()
 	for b.Loop() {
-		p, _, err := d.Begin(b.Context(), nil, rules.Ask{Key: stint.Name(1).Key("x"), Cost: 1})
+		p, _, err := d.Begin(j)
 		if err != nil {
 			b.Fatal(err)
 		}
-		p.End(0, nil)
+		p.End(0)
 		p.Leave()
 	}
 }

@@ -22,7 +22,8 @@ var (
 )
 
 // Settle replaces the cost of a request by the true one, in tokens, at all doors
-// around it. ctx is the Pass of Door.Begin, or a context made from it. name is the
+// around it. ctx is the Pass of Door.Begin, or a context made from it, such as that of an
+// *http.Request. name is the
 // limit of a rule with Settle. If the request used less
 // than its bound, the rest returns, except for what time has brought back already.
 // If it used more, Settle spends as many more tokens as there are, and short is
@@ -50,24 +51,10 @@ func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err 
 		return 0, fmt.Errorf("rules: Settle: %w: %d", stint.ErrNegativeCost, cost)
 	}
 	found, settles := false, false
-	for p := PassOf(ctx); p != nil; p = PassOf(p.Context) {
-		for i := range p.parts {
-			a := &p.parts[i]
-			if !a.rule.Settle || a.RuleKey.Name != name {
-				continue
-			}
-			p.mu.Lock()
-			was := *a
-			claimed := a.to(settle)
-			p.mu.Unlock()
-			found = found || was.Decided()
-			if !claimed {
-				continue
-			}
-			settles = true
-			more, err1 := p.settle(a, &was, cost)
-			short, err = max(short, more), errors.Join(err, err1)
-		}
+	for p := passOf(ctx); p != nil; p = p.around() {
+		decided, claimed, more, err1 := p.settle(name, cost)
+		found, settles = found || decided, settles || claimed
+		short, err = max(short, more), errors.Join(err, err1)
 	}
 	switch {
 	case !found:
@@ -78,8 +65,31 @@ func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err 
 	return short, err
 }
 
-// settle replaces the bound that a rule has spent.
-func (p *Pass) settle(a, was *Part, cost int64) (short int64, err error) {
+// settle replaces the bounds that the rules of a limit have spent. decided reports
+// whether there is such a rule, and claimed whether it was not settled before.
+func (p *Pass[R, O]) settle(name stint.Name, cost int64) (decided, claimed bool, short int64, err error) {
+	for i := range p.parts {
+		a := &p.parts[i]
+		if !a.rule.Settle || a.RuleKey.Name != name {
+			continue
+		}
+		p.mu.Lock()
+		was := *a
+		first := a.to(settle)
+		p.mu.Unlock()
+		decided = decided || was.isDecided()
+		if !first {
+			continue
+		}
+		claimed = true
+		more, err1 := p.replace(a, &was, cost)
+		short, err = max(short, more), errors.Join(err, err1)
+	}
+	return decided, claimed, short, err
+}
+
+// replace replaces the bound that a rule has spent.
+func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err error) {
 	if was.state != spent {
 		return cost, nil
 	}

@@ -1,28 +1,24 @@
 package rules
 
-// state is what a rule of a pass has done. In the states pending and postponed
-// there is no decision to show.
+// state is what a rule of a pass has done. In the state pending there is no
+// decision to show.
 type state uint8
 
 const (
-	pending   state = iota // nothing is decided, perhaps because the Limiter failed
-	postponed              // the request has its place, and spends piece by piece
-	piecewise              // the decision is that on the last piece
-	denied                 // nothing is spent, because this rule or another one denied
-	checked                // the rule allows, and spends if it counts the outcome
-	spent                  // the tokens are spent
-	returned               // the tokens are refunded
-	settled                // the true cost is known
-	states    = iota
+	pending  state = iota // nothing is decided, perhaps because the Limiter failed
+	denied                // nothing is spent, because this rule or another one denied
+	checked               // the rule allows, and spends if it counts the outcome
+	spent                 // the tokens are spent
+	returned              // the tokens are refunded
+	settled               // the true cost is known
+	states   = iota
 )
 
 // event is what happens to a rule of a pass.
 type event uint8
 
 const (
-	postpone event = iota // the request is to spend piece by piece
-	piece                 // a piece was decided
-	deny
+	deny event = iota
 	check
 	spend
 	refund
@@ -33,16 +29,14 @@ const (
 // next is the state after each event. An event without an entry does not happen
 // in that state: no event leads back to pending.
 var next = [states][events]state{
-	pending:   {postpone: postponed, deny: denied, check: checked, spend: spent},
-	postponed: {piece: piecewise, deny: denied},
-	piecewise: {piece: piecewise},
-	checked:   {spend: spent},
-	spent:     {refund: returned, settle: settled},
-	denied:    {settle: settled}, // a Shadow rule, or a request that was denied
+	pending: {deny: denied, check: checked, spend: spent},
+	checked: {spend: spent},
+	spent:   {refund: returned, settle: settled},
+	denied:  {settle: settled}, // a Shadow rule, or a request that was denied
 }
 
 // to changes the state, and reports whether the event may happen in it.
-func (a *Part) to(on event) bool {
+func (a *part[R, O]) to(on event) bool {
 	after := next[a.state][on]
 	if after == pending {
 		return false
@@ -51,5 +45,5 @@ func (a *Part) to(on event) bool {
 	return true
 }
 
-// Decided reports whether there is a decision to show.
-func (a *Part) Decided() bool { return a.state > postponed }
+// isDecided reports whether there is a decision to show.
+func (a *part[R, O]) isDecided() bool { return a.state != pending }

@@ -46,81 +46,80 @@ func seen(t testing.TB, lim *stint.Limiter, ctx context.Context) string {
 	return fmt.Sprintf("%s%d left", text, b.Remaining)
 }
 
+// req is a request for the bucket x of a limit.
+type req struct {
+	ctx  context.Context
+	cost int64
+	err  error // instead of a key
+}
+
+func (r req) Context() context.Context { return r.ctx }
+
+// rule returns a rule with the key x of a limit, and the cost of the request.
+func rule(name stint.Name, as Rule[req, int]) Rule[req, int] {
+	as.Key = func(r req) (stint.Key, error) { return name.Key("x"), r.err }
+	if as.Cost == 0 {
+		as.CostFunc = func(r req) int64 { return r.cost }
+	}
+	return as
+}
+
+// errorsOf returns Options that note the errors.
+func errorsOf(errs *[]error) *Options[req] {
+	return &Options[req]{Observers: []Observer[req]{{Error: func(_ req, err error) { *errs = append(*errs, err) }}}}
+}
+
+// begin begins a request of a cost at a door with a rule for ofA.
+func begin(t testing.TB, lim stint.Decider, cost int64, as Rule[req, int]) *Pass[req, int] {
+	p, _, err := New(lim, nil, rule(ofA, as)).Begin(req{ctx: t.Context(), cost: cost})
+	require.NoError(t, err)
+	return p
+}
+
+func end(p *Pass[req, int], outcome int) {
+	p.End(outcome)
+	p.Leave()
+}
+
+type ruleOf = Rule[req, int]
+
 // each of these requests shows that a transition happens: without it, want is
 // something else.
 var requests = map[[2]int]struct {
 	run  func(t testing.TB, lim *stint.Limiter) string
 	want string
 }{
-	{int(pending), int(postpone)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Cost: 2, Later: true})
-		return seen(t, lim, p)
-	}, "5 left"},
 	{int(pending), int(deny)}: {func(t testing.TB, lim *stint.Limiter) string {
 		lim.Spend(ofA.Key("x"), 5)
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Cost: 2})
-		return seen(t, lim, p)
+		return seen(t, lim, begin(t, lim, 2, ruleOf{}))
 	}, "a allowed:false after:false cost:2, 0 left"},
 	{int(pending), int(check)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{Count: isFailed}), Ask{Key: ofA.Key("x"), Cost: 2})
-		return seen(t, lim, p)
+		return seen(t, lim, begin(t, lim, 2, ruleOf{Count: isFailed}))
 	}, "a allowed:true after:true cost:2, 5 left"},
 	{int(pending), int(spend)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Cost: 2})
-		return seen(t, lim, p)
+		return seen(t, lim, begin(t, lim, 2, ruleOf{}))
 	}, "a allowed:true after:false cost:2, 3 left"},
-	{int(postponed), int(piece)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Later: true})
-		spendPiece(t, p, 3)
-		return seen(t, lim, p)
-	}, "a allowed:true after:false cost:3, 2 left"},
-	{int(postponed), int(deny)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Later: true, InFlight: -1})
-		return seen(t, lim, p)
-	}, "a allowed:false after:false cost:0, 5 left"},
-	{int(piecewise), int(piece)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{}), Ask{Key: ofA.Key("x"), Later: true})
-		spendPiece(t, p, 3)
-		spendPiece(t, p, 1)
-		return seen(t, lim, p)
-	}, "a allowed:true after:false cost:1, 1 left"},
 	{int(checked), int(spend)}: {func(t testing.TB, lim *stint.Limiter) string { // otherwise there is nothing to refund
-		p := begin(t, New(lim, Rule{Count: isFailed, Refund: isFailed}), Ask{Key: ofA.Key("x"), Cost: 2})
-		end(t, p, failed)
+		p := begin(t, lim, 2, ruleOf{Count: isFailed, Refund: isFailed})
+		end(p, failed)
 		return seen(t, lim, p)
 	}, "a allowed:true after:false cost:2, 5 left"},
 	{int(spent), int(refund)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{Refund: isFailed}), Ask{Key: ofA.Key("x"), Cost: 2})
-		end(t, p, failed)
+		p := begin(t, lim, 2, ruleOf{Refund: isFailed})
+		end(p, failed)
 		return seen(t, lim, p)
 	}, "a allowed:true after:false cost:2, 5 left"},
 	{int(spent), int(settle)}: {func(t testing.TB, lim *stint.Limiter) string {
-		p := begin(t, New(lim, Rule{Settle: true}), Ask{Key: ofA.Key("x"), Cost: 2})
+		p := begin(t, lim, 2, ruleOf{Settle: true})
 		short, err := Settle(p, ofA, 9)
 		return fmt.Sprint(seen(t, lim, p), short, err)
 	}, "a allowed:true after:false cost:5, 0 left4 <nil>"},
 	{int(denied), int(settle)}: {func(t testing.TB, lim *stint.Limiter) string {
 		lim.Spend(ofA.Key("x"), 4)
-		p := begin(t, New(lim, Rule{Settle: true, Shadow: true}), Ask{Key: ofA.Key("x"), Cost: 2})
+		p := begin(t, lim, 2, ruleOf{Settle: true, Shadow: true})
 		short, err := Settle(p, ofA, 3)
 		return fmt.Sprint(seen(t, lim, p), short, err)
 	}, "a allowed:false after:false cost:2, 1 left3 <nil>"},
-}
-
-func begin(t testing.TB, d *Door, asks ...Ask) *Pass {
-	p, _, err := d.Begin(t.Context(), func(err error) { require.NoError(t, err) }, asks...)
-	require.NoError(t, err)
-	return p
-}
-
-func end(t testing.TB, p *Pass, outcome int) {
-	p.End(outcome, func(err error) { require.NoError(t, err) })
-	p.Leave()
-}
-
-func spendPiece(t testing.TB, p *Pass, cost int64) {
-	_, _, err := p.Spend(t.Context(), func(int) (int64, bool) { return cost, true }, nil)
-	require.NoError(t, err)
 }
 
 // TestTransitions walks the table. Each transition has a request that shows it,
@@ -131,7 +130,7 @@ func TestTransitions(t *testing.T) {
 			r, ok := requests[[2]int{int(from), int(on)}]
 			require.Equal(t, next[from][on] != pending, ok, "%d, %d: a transition has a request", from, on)
 			if !ok {
-				a := Part{state: from}
+				a := part[req, int]{state: from}
 				require.False(t, a.to(on))
 				require.Equal(t, from, a.state)
 				continue
@@ -148,17 +147,17 @@ func TestTransitions(t *testing.T) {
 // Of two events that exclude each other, the first counts.
 func TestFirstEvent(t *testing.T) {
 	lim := newLimiter(t)
-	d := New(lim, Rule{Settle: true, Refund: isFailed})
-	p := begin(t, d, Ask{Key: ofA.Key("x"), Cost: 3})
-	end(t, p, failed)
+	both := ruleOf{Settle: true, Refund: isFailed}
+	p := begin(t, lim, 3, both)
+	end(p, failed)
 	_, err := Settle(p, ofA, 1)
 	require.ErrorIs(t, err, ErrSettled)
 	require.Equal(t, "a allowed:true after:false cost:3, 5 left", seen(t, lim, p))
 
-	p = begin(t, d, Ask{Key: ofA.Key("x"), Cost: 3})
+	p = begin(t, lim, 3, both)
 	_, err = Settle(p, ofA, 1)
 	require.NoError(t, err)
-	end(t, p, failed)
+	end(p, failed)
 	require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, p))
 	for _, name := range []stint.Name{ofB, 99} {
 		_, err = Settle(p, name, 1)
@@ -171,18 +170,26 @@ func TestFirstEvent(t *testing.T) {
 // A request spends from a bucket once at one door, and at each door.
 func TestOneBucket(t *testing.T) {
 	lim := newLimiter(t)
-	d := New(lim, Rule{Shadow: true}, Rule{}, Rule{InFlight: 1})
-	x := ofA.Key("x")
-	p := begin(t, d, Ask{Key: x, Cost: 3}, Ask{Rule: 1, Key: x, Cost: 1}, Ask{Rule: 2, Key: x, Cost: 2})
+	var errs []error
+	d := New(lim, nil, rule(ofA, ruleOf{Shadow: true, Cost: 3}), rule(ofA, ruleOf{Cost: 1}), rule(ofA, ruleOf{InFlight: 1, Cost: 2}))
+	p, _, err := d.Begin(req{ctx: t.Context()})
+	require.NoError(t, err)
 	require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, p), "the first that can deny spends")
 	for r := range InFlightOf(lim) {
-		require.Equal(t, Running{Key: x, Running: 1}, r, "and the bound of another one counts")
+		require.Equal(t, Running{Key: ofA.Key("x"), Running: 1}, r, "and the bound of another one counts")
 	}
-	inner, decision, err := d.Begin(p, nil, Ask{Rule: 1, Key: x, Cost: 1}, Ask{Key: ofB.Key("x"), Cost: 9})
+	d = New(lim, errorsOf(&errs), rule(ofA, ruleOf{Cost: 1}), rule(ofB, ruleOf{Shadow: true, Cost: 9}))
+	inner, decision, err := d.Begin(req{ctx: p})
 	require.NoError(t, err)
 	require.True(t, decision.Allowed)
 	require.Equal(t, "a allowed:true after:false cost:1, a allowed:true after:false cost:1, 3 left", seen(t, lim, inner),
 		"the cost of the Shadow rule is over the burst, so that there is no decision")
+	require.ErrorIs(t, errors.Join(errs...), stint.ErrCostOverBurst)
+	var all []*Pass[req, int]
+	for of := range inner.Nested {
+		all = append(all, of)
+	}
+	require.Equal(t, []*Pass[req, int]{p, inner}, all)
 	inner.Leave()
 	p.Leave()
 	p.Leave()
@@ -191,34 +198,29 @@ func TestOneBucket(t *testing.T) {
 	}
 }
 
-// After an error of the Limiter, a request has its places until it leaves, if the
-// door lets it pass.
+// After an error of the Limiter, a request that passes because of FailOpen has its
+// places until it leaves, and another one has none.
 func TestFailed(t *testing.T) {
 	lim := newLimiter(t)
-	d := New(lim, Rule{InFlight: 1, Settle: true}, Rule{Shadow: true})
+	var errs []error
+	opts := errorsOf(&errs)
+	rs := []ruleOf{rule(free, ruleOf{InFlight: 1, Settle: true}), rule(ofB, ruleOf{Shadow: true})}
 	lim.Close()
-	asks := []Ask{{Key: free.Key("x"), Cost: 1}, {Rule: 1, Key: ofB.Key("x"), Cost: 1}}
-	_, _, err := d.Begin(t.Context(), nil, asks...)
+	_, _, err := New(lim, opts, rs...).Begin(req{ctx: t.Context(), cost: 1})
 	require.ErrorIs(t, err, stint.ErrClosed)
-	require.False(t, IsInvalid(err))
-	var parts []Part
-	for i := range asks {
-		ok, err := d.Resolve(&asks[i], nil)
-		require.NoError(t, err)
-		require.True(t, ok)
-		parts = d.Add(parts, &asks[i])
-	}
-	_, err = d.Decide(t.Context(), parts, nil)
-	require.ErrorIs(t, err, stint.ErrClosed)
-	p := new(Pass)
-	p.Carry(t.Context(), d, parts)
+	require.Len(t, errs, 1)
+	opts.FailOpen = true
+	p, d, err := New(lim, opts, rs...).Begin(req{ctx: t.Context(), cost: 1})
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.ErrorIs(t, errs[1], stint.ErrClosed)
 	require.Empty(t, Decisions(p))
 	_, err = Settle(p, free, 1)
 	require.ErrorIs(t, err, ErrNotSettled)
 	for r := range InFlightOf(lim) {
 		require.EqualValues(t, 1, r.Running)
 	}
-	end(t, p, failed)
+	end(p, failed)
 	for r := range InFlightOf(lim) {
 		t.Errorf("%v is left", r)
 	}
@@ -227,31 +229,58 @@ func TestFailed(t *testing.T) {
 // Errors say whose fault they are.
 func TestErrors(t *testing.T) {
 	lim := newLimiter(t)
-	require.PanicsWithValue(t, "rules: New: no limiter", func() { New((*stint.Limiter)(nil)) })
-	for _, ru := range []Rule{{InFlight: -1}, {Settle: true, LockOut: 1}, {Settle: true, Count: isFailed}} {
-		require.Panics(t, func() { New(lim, ru) })
+	require.PanicsWithValue(t, "rules: New: no limiter", func() { New[req, int]((*stint.Limiter)(nil), nil) })
+	require.Panics(t, func() { New(lim, nil, ruleOf{}) })
+	for _, ru := range []ruleOf{{InFlight: -1}, {Cost: -1}, {Settle: true, LockOut: 1}, {Settle: true, Count: isFailed}} {
+		require.Panics(t, func() { New(lim, nil, rule(ofA, ru)) })
 	}
 	own := errors.New("own")
-	d := New(lim, Rule{}, Rule{Optional: true}, Rule{Shadow: true})
 	for _, tc := range []struct {
-		rule          int
-		found         error
-		ok, fails, to bool
+		rule                 ruleOf
+		found                error
+		applies, fails, told bool
 	}{
-		{0, nil, true, false, false}, {0, ErrNoID, false, true, false}, {0, own, false, true, false},
-		{1, ErrNoID, false, false, false}, {1, own, false, true, false}, {2, own, false, false, true},
+		{ruleOf{}, nil, true, false, false},
+		{ruleOf{}, ErrNoID, false, true, true},
+		{ruleOf{}, own, false, true, true},
+		{ruleOf{Optional: true}, ErrNoID, false, false, false},
+		{ruleOf{Optional: true}, own, false, true, true},
+		{ruleOf{Shadow: true}, own, false, false, true},
 	} {
-		reported := false
-		ok, err := d.Resolve(&Ask{Rule: tc.rule, Key: ofA.Key("x"), Err: tc.found}, func(error) { reported = true })
-		require.Equal(t, [3]bool{tc.ok, tc.fails, tc.to}, [3]bool{ok, err != nil, reported}, "%v", tc)
-		require.Equal(t, tc.fails && tc.found == ErrNoID, IsInvalid(err))
+		for _, open := range []bool{false, true} {
+			var errs []error
+			opts := errorsOf(&errs)
+			opts.FailOpen = open
+			p, _, err := New(lim, opts, rule(free, tc.rule)).Begin(req{ctx: t.Context(), cost: 1, err: tc.found})
+			fails := tc.fails && (!open || tc.found == ErrNoID)
+			require.Equal(t, [3]bool{tc.applies, fails, tc.told}, [3]bool{p != nil, err != nil, len(errs) == 1}, "%v", tc)
+		}
 	}
-	_, _, err := d.Begin(t.Context(), nil, Ask{Key: ofA.Key("x"), Cost: 6})
-	require.True(t, IsInvalid(err), "more than the burst: %v", err)
-	_, _, err = d.Begin(t.Context(), nil, Ask{Key: stint.Name(99).Key("x"), Cost: 1})
-	require.ErrorIs(t, err, stint.ErrUnknownName)
-	require.False(t, IsInvalid(err))
+	for name, want := range map[stint.Name]error{ofA: stint.ErrCostOverBurst, 99: stint.ErrUnknownName} {
+		_, _, err := New(lim, nil, rule(name, ruleOf{})).Begin(req{ctx: t.Context(), cost: 6})
+		require.ErrorIs(t, err, want)
+	}
 	require.Nil(t, Decisions(t.Context()))
-	_, err = Settle(t.Context(), ofA, 1)
+	_, err := Settle(t.Context(), ofA, 1)
 	require.ErrorIs(t, err, ErrNotSettled)
+	_, err = new(Client).Begin(t.Context(), ofA.Key("x"), 1)
+	require.Error(t, err)
+}
+
+// A denied pass is used again. What it had is gone.
+func TestDenied(t *testing.T) {
+	lim := newLimiter(t)
+	d := New(lim, nil, rule(ofA, ruleOf{}))
+	for range 100 {
+		p, decision, err := d.Begin(req{ctx: t.Context(), cost: 5})
+		require.NoError(t, err)
+		n := 0
+		for of := range p.Each {
+			require.Equal(t, decision.Allowed, of.Allowed)
+			n++
+		}
+		require.Equal(t, 1, n)
+		p.Leave()
+		p.Leave()
+	}
 }

@@ -63,7 +63,7 @@ whole number of at least 1. If the group is optional and a line lacks it, the co
 that costs more than the burst is denied.
 With --spend-if, only the requests of lines that match spend: failed logins, for example. The bucket of
 each request is checked, so a request without a token left is denied, whatever its line says. It is
-what the option CountStatus of package httplimit does.
+what the option Count of a rule does.
 
 With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
 stands for five requests at the time of that line.

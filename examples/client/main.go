@@ -19,6 +19,7 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // RequestsPerServer is the one limit of this program.
@@ -37,7 +38,7 @@ func main() {
 		os.Exit(2)
 	}
 	if err := run(*file, *quota, *wait, flag.Arg(0)); err != nil {
-		var over *httplimit.QuotaError
+		var over *rules.QuotaError
 		if errors.As(err, &over) {
 			fmt.Fprintf(os.Stderr, "not sent: the quota is used up, try again in %v\n", over.RetryAfter.Round(time.Second))
 			os.Exit(75) // EX_TEMPFAIL

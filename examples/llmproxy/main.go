@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -55,7 +56,7 @@ func byAccount(name stint.Name) httplimit.KeyFunc {
 	return func(r *http.Request) (stint.Key, error) {
 		id, ok := account(r)
 		if !ok {
-			return stint.Key{}, httplimit.ErrNoID
+			return stint.Key{}, rules.ErrNoID
 		}
 		return name.Key(id), nil
 	}
@@ -66,7 +67,7 @@ func newProxy(lim stint.Decider, upstream *url.URL) http.Handler {
 	rule := func(name stint.Name) httplimit.Rule {
 		return httplimit.Rule{
 			Key: byAccount(name), CostFunc: bound, Settle: true,
-			RefundStatus: func(status int) bool { return status >= 400 }, // such requests cost nothing
+			Refund: func(status int) bool { return status >= 400 }, // such requests cost nothing
 		}
 	}
 	minute, month := rule(perMinute), rule(perMonth)

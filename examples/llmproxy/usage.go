@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // call is what the proxy knows of a request.
@@ -75,7 +75,7 @@ func bound(r *http.Request) int64 {
 // when the client is gone: ReverseProxy closes the body in both cases.
 func settleAtEnd(res *http.Response) error {
 	if res.StatusCode >= 400 {
-		return nil // RefundStatus returns the tokens
+		return nil // Refund returns the tokens
 	}
 	c := res.Request.Context().Value(callKey{}).(*call)
 	res.Body = &usageReader{
@@ -94,8 +94,8 @@ func settleAtEnd(res *http.Response) error {
 // settle replaces the bound of both limits.
 func settle(r *http.Request, total int64) {
 	for _, name := range []stint.Name{perMinute, perMonth} {
-		short, err := httplimit.Settle(r, name, total)
-		if err != nil && !errors.Is(err, httplimit.ErrSettled) {
+		short, err := rules.Settle(r.Context(), name, total)
+		if err != nil && !errors.Is(err, rules.ErrSettled) {
 			log.Print(err)
 		} else if short > 0 {
 			log.Printf("limit %d: %d tokens more than there were", name, short)

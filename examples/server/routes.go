@@ -9,6 +9,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // maxBody is how much of a request's body is read. byUser reads it also if the
@@ -22,7 +23,7 @@ func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit
 		// A request with an API key spends from its account, by its plan. The
 		// others spend from their address.
 		httplimit.Rule{
-			Pattern: "/api/", Key: httplimit.FirstOf(byAPIKey, clients.ByIP(RequestsPerAddress)),
+			Pattern: "/api/", Key: rules.FirstOf(byAPIKey, clients.ByIP(RequestsPerAddress)),
 		},
 
 		// A login spends before the password is checked, so that guesses that
@@ -31,11 +32,11 @@ func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit
 		// time for twice as long.
 		httplimit.Rule{
 			Pattern: "POST /login", Key: clients.ByIP(LoginsPerAddress),
-			RefundStatus: right, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour,
+			Refund: right, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour,
 		},
 		httplimit.Rule{
 			Pattern: "POST /login", Key: byUser, Optional: true,
-			RefundStatus: right,
+			Refund: right,
 		},
 	)
 	mux := http.NewServeMux()
@@ -56,7 +57,7 @@ var accounts = map[string]string{"key-of-ada": "ada", "key-of-bob": "bob"}
 func byAPIKey(r *http.Request) (stint.Key, error) {
 	account, ok := accounts[r.Header.Get("X-API-Key")]
 	if !ok {
-		return stint.Key{}, httplimit.ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 	return names.Key(RequestsPerAccount, account)
 }
@@ -65,7 +66,7 @@ func byAPIKey(r *http.Request) (stint.Key, error) {
 func byUser(r *http.Request) (stint.Key, error) {
 	user := r.FormValue("user")
 	if user == "" {
-		return stint.Key{}, httplimit.ErrNoID
+		return stint.Key{}, rules.ErrNoID
 	}
 	return names.Key(LoginsPerUser, user)
 }

@@ -139,12 +139,12 @@ func TestFrameworks(t *testing.T) {
 			url := framework(t, httplimit.Middleware(limiter(t, twoAnHour), nil, rule))
 			require.Equal(t, []int{200, 200, 429, 429}, statuses(url+"/ok", 4))
 
-			rule.CountStatus = httplimit.AuthFailed
+			rule.Count = httplimit.AuthFailed
 			url = framework(t, httplimit.Middleware(limiter(t, twoAnHour), nil, rule))
 			require.Equal(t, []int{200, 200, 200, 200}, statuses(url+"/ok", 4))
 			require.Equal(t, []int{401, 401, 429}, statuses(url+"/unauthorized", 3))
 
-			rule.CountStatus, rule.RefundStatus = nil, httplimit.ServerError
+			rule.Count, rule.Refund = nil, httplimit.ServerError
 			url = framework(t, httplimit.Middleware(limiter(t, twoAnHour), nil, rule))
 			require.Equal(t, []int{500, 500, 500, 500}, statuses(url+"/broken", 4))
 			require.Equal(t, []int{200, 200, 429}, statuses(url+"/ok", 3))
@@ -171,7 +171,7 @@ func TestFiber(t *testing.T) {
 		res, _ := get(t, url+"/unauthorized")
 		require.Equal(t, want, res.StatusCode)
 	}
-	rule.CountStatus = httplimit.AuthFailed
+	rule.Count = httplimit.AuthFailed
 	url = start(httplimit.Middleware(limiter(t, twoAnHour), nil, rule))
 	for range 4 {
 		res, _ := get(t, url+"/unauthorized")
@@ -187,7 +187,7 @@ func TestConnect(t *testing.T) {
 		func(_ context.Context, _ *connect.Request[emptypb.Empty]) (*connect.Response[emptypb.Empty], error) {
 			return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("who?"))
 		}))
-	rule := httplimit.Rule{Key: httplimit.ByIP(perClient), CountStatus: httplimit.AuthFailed}
+	rule := httplimit.Rule{Key: httplimit.ByIP(perClient), Count: httplimit.AuthFailed}
 	url := serve(t, httplimit.Middleware(limiter(t, twoAnHour), nil, rule)(mux))
 	client := connect.NewClient[emptypb.Empty, emptypb.Empty](http.DefaultClient, url+"/test.v1.Test/Call")
 	for _, want := range []connect.Code{connect.CodeUnauthenticated, connect.CodeUnauthenticated, connect.CodeUnavailable} {

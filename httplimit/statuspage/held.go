@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // heldCounts are the numbers of the holds in force and of queued requests.
@@ -35,7 +35,7 @@ func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
 	list := []heldReport{}
 	var floor time.Time // holds that end before it are not listed
 	for h := range p.lim.Held() {
-		if _, declared := p.names[h.Key.Name]; !declared || httplimit.IsLockOutCount(h.Key) {
+		if _, declared := p.names[h.Key.Name]; !declared || rules.IsLockOutCount(h.Key) {
 			continue
 		}
 		c := entry(counts, h.Key.Name)

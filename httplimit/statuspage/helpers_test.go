@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -115,11 +116,11 @@ func (rep *report) limit(label string) *limitReport {
 }
 
 // allowed and denied are decisions about a key, as the middleware makes them.
-func allowed(key stint.Key) []httplimit.Decision { return decided(key, true) }
-func denied(key stint.Key) []httplimit.Decision  { return decided(key, false) }
+func allowed(key stint.Key) []rules.Decision { return decided(key, true) }
+func denied(key stint.Key) []rules.Decision  { return decided(key, false) }
 
-func decided(key stint.Key, ok bool) []httplimit.Decision {
-	return []httplimit.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, RuleKey: key, Cost: 1}}
+func decided(key stint.Key, ok bool) []rules.Decision {
+	return []rules.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, RuleKey: key, Cost: 1}}
 }
 
 // faultyStore is a MemStore with calls replaced.

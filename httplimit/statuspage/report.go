@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // report is everything that the page shows. Its JSON is ?format=json.
@@ -130,7 +130,7 @@ func (p *Page) report() *report {
 	}
 	held := p.heldLocked(rep)
 	running := make(map[stint.Name]int64)
-	for r := range httplimit.InFlightOf(p.lim) {
+	for r := range rules.InFlightOf(p.lim) {
 		running[r.Key.Name] += r.Running
 	}
 	for name, c := range st.Limits {

@@ -123,12 +123,12 @@ func TestReportChart(t *testing.T) {
 }
 
 // A denial by a Shadow rule is not listed as a denial, and a check of a rule
-// with CountStatus not as a spend.
+// with Count not as a spend.
 func TestReportShadowAndAfter(t *testing.T) {
 	lim, _ := newLimiter(t, nil, nil)
 	p := New(lim, nil)
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress), Shadow: true}, httplimit.Rule{Key: byKey},
-		httplimit.Rule{Key: httplimit.ByIP(failures), CountStatus: httplimit.AuthFailed})
+		httplimit.Rule{Key: httplimit.ByIP(failures), Count: httplimit.AuthFailed})
 	require.Equal(t, 200, ask(5, "k"))
 	require.Equal(t, 429, ask(1, "k"))
 	require.NoError(t, lim.Reset(perKey.Key("k")))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // Observer returns the observer that passes decisions to the page, for
@@ -16,7 +17,7 @@ func (p *Page) Observer() httplimit.Observer {
 	return httplimit.Observer{Decisions: p.observe}
 }
 
-func (p *Page) observe(_ *http.Request, ds []httplimit.Decision) {
+func (p *Page) observe(_ *http.Request, ds []rules.Decision) {
 	now := p.lim.Now()
 	if p.count(now, ds) && p.sampling.TryLock() {
 		p.sampleLocked(now, p.lim.Stats())
@@ -26,7 +27,7 @@ func (p *Page) observe(_ *http.Request, ds []httplimit.Decision) {
 
 // count adds decisions to the counts of buckets. It reports whether the last
 // sample is over a second old.
-func (p *Page) count(now time.Time, ds []httplimit.Decision) (due bool) {
+func (p *Page) count(now time.Time, ds []rules.Decision) (due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	due = now.Sub(p.looked) >= time.Second

@@ -8,26 +8,42 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
+// request is a Request on its way through doors of package rules.
+type request struct {
+	Request
+	ctx context.Context
+}
+
+func (r request) Context() context.Context { return r.ctx }
+
 // Direct is the Door of package rules, without a protocol.
 func Direct(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool {
-	var doors []*rules.Door
+	var doors []*rules.Door[request, Outcome]
 	for _, layer := range layers {
-		var all []rules.Rule
+		var all []rules.Rule[request, Outcome]
 		for _, ru := range layer {
-			as := rules.Rule{Optional: ru.Optional, LockOut: ru.LockOut, LockOutMax: ru.Longest, Shadow: ru.Shadow,
-				Settle: ru.Settle, InFlight: ru.InFlight}
+			key := func(r request) (stint.Key, error) {
+				if r.ID == "" {
+					return stint.Key{}, rules.ErrNoID
+				}
+				return ru.Name.Key(r.ID), nil
+			}
+			if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
+				key = func(request) (stint.Key, error) { return ru.Name.Key(""), nil }
+			}
+			as := rules.Rule[request, Outcome]{Key: key, Cost: ru.Cost, Optional: ru.Optional, LockOut: ru.LockOut,
+				LockOutMax: ru.Longest, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
 			if ru.Count {
-				as.Count = func(outcome int) bool { return outcome == 401 }
+				as.Count = rules.OneOf(Failed)
 			}
 			if ru.Refund {
-				as.Refund = func(outcome int) bool { return outcome >= 500 }
+				as.Refund = rules.OneOf(Broken)
 			}
 			all = append(all, as)
 		}
-		doors = append(doors, rules.New(lim, all...))
+		doors = append(doors, rules.New(lim, nil, all...))
 	}
 	return func(req Request) (reached bool) {
-		codes := map[Outcome]int{Failed: 401, Broken: 500}
 		var pass func(ctx context.Context, layer int)
 		pass = func(ctx context.Context, layer int) {
 			if layer == len(doors) {
@@ -39,26 +55,16 @@ func Direct(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) boo
 				reached = true
 				return
 			}
-			var asks []rules.Ask
-			for i, ru := range layers[layer] {
-				ask := rules.Ask{Rule: i, Key: ru.Name.Key(req.ID), Cost: max(ru.Cost, 1)}
-				if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
-					ask.Key = ru.Name.Key("")
-				} else if req.ID == "" {
-					ask.Err = rules.ErrNoID
-				}
-				asks = append(asks, ask)
-			}
-			p, d, err := doors[layer].Begin(ctx, nil, asks...)
-			if err != nil {
-				return
-			}
+			p, d, err := doors[layer].Begin(request{req, ctx})
 			defer p.Leave()
-			if !d.Allowed {
+			switch {
+			case err != nil || !d.Allowed:
 				return
+			case p != nil:
+				ctx = p
 			}
-			pass(p, layer+1)
-			p.End(codes[req.Outcome], func(error) {})
+			pass(ctx, layer+1)
+			p.End(req.Outcome)
 		}
 		pass(context.Background(), 0)
 		return reached

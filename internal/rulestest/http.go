@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // HTTP is the Door of the middleware of package httplimit.
@@ -17,7 +18,7 @@ func HTTP(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool 
 		req := do
 		req.run(func(cost int64) {
 			for _, ru := range layers[len(layers)-1] {
-				httplimit.Settle(r, ru.Name, cost)
+				rules.Settle(r.Context(), ru.Name, cost)
 			}
 		})
 		reached = true
@@ -34,10 +35,10 @@ func HTTP(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool 
 			as := httplimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
 				Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
 			if ru.Count {
-				as.CountStatus = httplimit.AuthFailed
+				as.Count = httplimit.AuthFailed
 			}
 			if ru.Refund {
-				as.RefundStatus = httplimit.ServerError
+				as.Refund = httplimit.ServerError
 			}
 			rules = append(rules, as)
 		}

@@ -40,7 +40,7 @@ func main() {
 	observer, err := otellimit.NewObserver(meter)
 	check(err)
 
-	limit := httplimit.Middleware(limiter, &httplimit.Options{Observers: []httplimit.Observer{observer.HTTP()}},
+	limit := httplimit.Middleware(limiter, &httplimit.Options{Observers: []httplimit.Observer{otellimit.For[*http.Request](observer)}},
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.Handler())

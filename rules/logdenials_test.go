@@ -1,10 +1,9 @@
-package httplimit
+package rules
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,7 +53,7 @@ func (l *logLines) logger() *slog.Logger {
 // denial returns a denial of the bucket with an id.
 func denialOf(id string) Decision {
 	d := Decision{Label: "login"}
-	d.Key, d.RetryAfter = failures.Key(id), 12*time.Second
+	d.Key, d.RetryAfter = ofA.Key(id), 12*time.Second
 	return d
 }
 
@@ -63,8 +62,8 @@ func TestLogDenials(t *testing.T) {
 	t.Run("one line a bucket in each time", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var out logLines
-			log := LogDenials(out.logger(), time.Minute).Decisions
-			r := httptest.NewRequest("GET", "/", nil)
+			log := LogDenials[req](out.logger(), time.Minute).Decisions
+			r := req{ctx: context.Background()}
 			for range 3 {
 				log(r, []Decision{denialOf("a")})
 			}
@@ -80,10 +79,10 @@ func TestLogDenials(t *testing.T) {
 	})
 	t.Run("allowed and shadow", func(t *testing.T) {
 		var out logLines
-		log := LogDenials(out.logger(), time.Minute).Decisions
+		log := LogDenials[req](out.logger(), time.Minute).Decisions
 		allowed, shadow := denialOf("a"), denialOf("b")
 		allowed.Allowed, shadow.Shadow = true, true
-		log(httptest.NewRequest("GET", "/", nil), []Decision{allowed, shadow})
+		log(req{ctx: context.Background()}, []Decision{allowed, shadow})
 		assert.Equal(t, []string{
 			`level=INFO msg="request denied" limit=login id=b retry_after=12s shadow=true left_out=0`,
 		}, out.take())
@@ -95,7 +94,7 @@ func TestLogDenials(t *testing.T) {
 		var out logLines
 		log := &denialLog{logger: out.logger(), every: time.Minute, lines: make(map[stint.Key]*denialLine)}
 		for n := range 9 {
-			log.add(httptest.NewRequest("GET", "/", nil), []Decision{denialOf(header[15*n+3:][:10]), denialOf(header[n:][:12])})
+			log.add(t.Context(), []Decision{denialOf(header[15*n+3:][:10]), denialOf(header[n:][:12])})
 		}
 		for key := range log.lines {
 			inside := uintptr(unsafe.Pointer(unsafe.StringData(key.ID)))-begin < uintptr(len(header))
@@ -105,8 +104,8 @@ func TestLogDenials(t *testing.T) {
 	t.Run("too many buckets", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var out logLines
-			log := LogDenials(out.logger(), time.Minute).Decisions
-			r := httptest.NewRequest("GET", "/", nil)
+			log := LogDenials[req](out.logger(), time.Minute).Decisions
+			r := req{ctx: context.Background()}
 			for i := range maxDenialLines + 500 {
 				log(r, []Decision{denialOf(fmt.Sprint(i))})
 			}
@@ -122,12 +121,12 @@ func TestLogDenials(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var out logLines
 			var denied atomic.Int64
-			log := LogDenials(out.logger(), time.Hour).Decisions
+			log := LogDenials[req](out.logger(), time.Hour).Decisions
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
 					for range 500 {
-						log(httptest.NewRequest("GET", "/", nil), []Decision{denialOf("a")})
+						log(req{ctx: context.Background()}, []Decision{denialOf("a")})
 						denied.Add(1)
 					}
 				})
@@ -135,24 +134,23 @@ func TestLogDenials(t *testing.T) {
 			all.Wait()
 			assert.Len(t, out.take(), 1)
 			time.Sleep(time.Hour)
-			log(httptest.NewRequest("GET", "/", nil), []Decision{denialOf("a")})
+			log(req{ctx: context.Background()}, []Decision{denialOf("a")})
 			assert.Equal(t, []string{fmt.Sprintf(line, "a", denied.Load()-1)}, out.take())
 		})
 	})
-	t.Run("middleware", func(t *testing.T) {
+	t.Run("door", func(t *testing.T) {
 		var out logLines
-		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1)})
-		opts := &Options{Observers: []Observer{LogDenials(out.logger(), time.Hour)}}
-		h := Middleware(lim, opts, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
+		opts := &Options[req]{Observers: []Observer[req]{LogDenials[req](out.logger(), time.Hour)}}
+		d := New(newLimiter(t), opts, rule(ofA, Rule[req, int]{Cost: 5}))
 		for range 3 {
-			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+			d.Begin(req{ctx: t.Context()})
 		}
 		assert.Equal(t, []string{
-			`level=WARN msg="request denied" limit=address id=192.0.2.1 retry_after=1h0m0s shadow=false left_out=0`,
+			`level=WARN msg="request denied" limit=a id=x retry_after=1h0m0s shadow=false left_out=0`,
 		}, out.take())
 	})
 	t.Run("mistakes", func(t *testing.T) {
-		assert.Panics(t, func() { LogDenials(nil, time.Second) })
-		assert.Panics(t, func() { LogDenials(slog.Default(), 0) })
+		assert.Panics(t, func() { LogDenials[req](nil, time.Second) })
+		assert.Panics(t, func() { LogDenials[req](slog.Default(), 0) })
 	})
 }

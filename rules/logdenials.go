@@ -1,9 +1,9 @@
-package httplimit
+package rules
 
 import (
+	"context"
 	"log/slog"
 	"maps"
-	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -20,12 +20,12 @@ import (
 // At most 10,000 buckets are remembered. If others are denied in the time
 // every, one line for all of them has only left_out. LogDenials panics if
 // logger is nil, or every is not positive.
-func LogDenials(logger *slog.Logger, every time.Duration) Observer {
+func LogDenials[R Request](logger *slog.Logger, every time.Duration) Observer[R] {
 	if logger == nil || every <= 0 {
-		panic("httplimit: LogDenials: want a logger, and a time of more than 0")
+		panic("rules: LogDenials: want a logger, and a time of more than 0")
 	}
 	log := &denialLog{logger: logger, every: every, lines: make(map[stint.Key]*denialLine)}
-	return Observer{Decisions: log.add}
+	return Observer[R]{Decisions: func(r R, ds []Decision) { log.add(r.Context(), ds) }}
 }
 
 // maxDenialLines is how many buckets a denialLog remembers.
@@ -47,7 +47,7 @@ type denialLine struct {
 	leftOut int64     // denials since
 }
 
-func (l *denialLog) add(r *http.Request, ds []Decision) {
+func (l *denialLog) add(ctx context.Context, ds []Decision) {
 	for i := range ds {
 		d := &ds[i]
 		if d.Allowed {
@@ -61,11 +61,11 @@ func (l *denialLog) add(r *http.Request, ds []Decision) {
 		switch {
 		case !due:
 		case known:
-			l.logger.LogAttrs(r.Context(), level, "request denied", slog.String("limit", d.Label),
+			l.logger.LogAttrs(ctx, level, "request denied", slog.String("limit", d.Label),
 				slog.String("id", d.Key.ID), slog.Duration("retry_after", d.RetryAfter),
 				slog.Bool("shadow", d.Shadow), slog.Int64("left_out", leftOut))
 		default:
-			l.logger.LogAttrs(r.Context(), level, "requests of more ids denied",
+			l.logger.LogAttrs(ctx, level, "requests of more ids denied",
 				slog.Int64("left_out", leftOut))
 		}
 	}

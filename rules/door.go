@@ -1,0 +1,200 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/clientid"
+	"github.com/stint-go/stint/internal/lockout"
+)
+
+// Options configure a Door.
+type Options[R Request] struct {
+	// Match returns a function that reports whether the Pattern of a rule matches a
+	// request, and returns what the functions of the rule get: the request, or a
+	// copy of it. After these functions, Matched is called with both. nil means
+	// that every rule applies, and that Matched is not called.
+	Match   func(pattern string) func(R) (R, bool)
+	Matched func(r, got R)
+
+	// OnUnix reports whether a request came over a Unix socket. Then the id Unix is
+	// good for any limit. nil means false.
+	OnUnix func(R) bool
+
+	// FailOpen lets a request pass if the Limiter returns an error. Errors about
+	// the request itself still stop it.
+	FailOpen bool
+
+	// Observers receive every decision and error. The first in the slice is called
+	// first.
+	Observers []Observer[R]
+
+	// Owner is what Pass.Owner returns, such as the middleware that the door is of.
+	Owner any
+}
+
+// An Observer receives the decisions and the errors of a door. A nil function is
+// not called. Each function runs in the goroutine of the request, which waits for
+// it, and must be safe for concurrent use. Until Begin has returned, both get the
+// request without its Pass, so that [Decisions] lacks the decisions of the door.
+type Observer[R Request] struct {
+	// Decisions is called with the decisions of the rules that apply to a request:
+	// first those that can deny, then the Shadow rules, each in the order of the
+	// door. It is called before the handler runs or the denial is answered. For the
+	// rules with Count it is called again after their tokens are spent. It must
+	// not keep or change the slice.
+	Decisions func(r R, ds []Decision)
+
+	// Error is called with each error. It stops the request, except because of
+	// FailOpen, or of a Shadow rule. Some errors happen after the handler.
+	Error func(r R, err error)
+}
+
+// A Door holds requests to rules. Any number of goroutines may use it.
+type Door[R Request, O any] struct {
+	lim    stint.Decider
+	opts   Options[R]
+	rules  []doorRule[R, O] // Shadow rules last
+	stamps bool             // some rule needs the instant of its spend
+	names  clientid.Names
+	spares sync.Pool // of *Pass, so that a denial allocates nothing
+}
+
+type doorRule[R Request, O any] struct {
+	Rule[R, O]
+	match func(R) (R, bool)
+}
+
+// New returns a door with rules. Nil options mean the defaults. It panics on
+// mistakes in the program: no Limiter, a rule without a Key, a negative Cost or
+// InFlight, or Settle beside Count or LockOut.
+func New[R Request, O any](lim stint.Decider, opts *Options[R], rules ...Rule[R, O]) *Door[R, O] {
+	if isMissing(lim) {
+		panic("rules: New: no limiter")
+	}
+	d := &Door[R, O]{lim: lim}
+	if opts != nil {
+		d.opts = *opts
+	}
+	var shadows []doorRule[R, O]
+	for i, ru := range rules {
+		if mistake := ru.mistake(); mistake != "" {
+			panic(fmt.Sprintf("rules: New: rule %d %s", i+1, mistake))
+		}
+		at := doorRule[R, O]{Rule: ru}
+		if d.opts.Match != nil {
+			at.match = d.opts.Match(ru.Pattern)
+		}
+		if ru.Shadow {
+			shadows = append(shadows, at)
+		} else {
+			d.rules = append(d.rules, at)
+		}
+		d.stamps = d.stamps || ru.stamps()
+	}
+	d.rules = append(d.rules, shadows...)
+	d.spares.New = func() any { return new(Pass[R, O]) }
+	return d
+}
+
+// isMissing reports whether there is no Limiter, or a nil one of any type.
+func isMissing(lim stint.Decider) bool {
+	v := reflect.ValueOf(lim)
+	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// apply finds the rules that apply to a request, with their keys, costs and bounds,
+// and returns a pass with them, or nil if there are none. If a Shadow rule cannot
+// find its key, that stops no request.
+func (d *Door[R, O]) apply(r R) (p *Pass[R, O], err error) {
+	for i := range d.rules {
+		ru, got := &d.rules[i], r
+		if ru.match != nil {
+			ok := false
+			if got, ok = ru.match(r); !ok {
+				continue
+			}
+		}
+		key, label, err := d.key(ru, got)
+		if err == nil {
+			if p == nil {
+				p = d.spares.Get().(*Pass[R, O])
+				p.Context, p.Request, p.door, p.parts = r.Context(), r, d, p.room[:0]
+			}
+			p.add(&ru.Rule, key, label, ru.cost(got), ru.inFlight(got))
+		}
+		if d.opts.Matched != nil {
+			d.opts.Matched(r, got)
+		}
+		switch {
+		case err == nil, ru.Optional && errors.Is(err, ErrNoID):
+		case ru.Shadow:
+			d.fail(r, err)
+		default:
+			p.Leave()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// key returns the bucket of a request, and the label of its limit.
+func (d *Door[R, O]) key(ru *doorRule[R, O], r R) (key stint.Key, label string, err error) {
+	if key, err = ru.Key(r); err != nil {
+		return key, "", err
+	}
+	names := d.names.Of(d.lim)
+	label = names[key.Name].Label
+	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(r) // asked only for such an id, because it costs a walk
+	key, err = clientid.Key(names, key, onUnix, ru.LockOutMax > 0)
+	return key, label, err
+}
+
+// Unix is the id of all clients on Unix sockets that have no address.
+const Unix = clientid.Unix
+
+// IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
+// a key. A hold on that key denies no request.
+func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
+
+// add adds a rule to those of a pass. Of several rules with the same bucket, the
+// first one counts, and the first bound on requests in flight.
+func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFlight int64) {
+	for i := range p.parts {
+		if a := &p.parts[i]; a.RuleKey == key {
+			if a.InFlight.Limit == 0 {
+				a.InFlight.Limit, a.bound = inFlight, ru
+			}
+			return
+		}
+	}
+	p.parts = append(p.parts, part[R, O]{})
+	a := &p.parts[len(p.parts)-1] // filled in place, because a copy costs more than the rest
+	a.Key, a.RuleKey, a.Label, a.Cost, a.Shadow = key, key, label, cost, ru.Shadow
+	a.After, a.InFlight.Limit = ru.Count != nil, inFlight
+	a.rule, a.bound = ru, ru
+}
+
+// observe reports decisions to the observers.
+func (d *Door[R, O]) observe(r R, ds []Decision) {
+	if len(ds) == 0 {
+		return
+	}
+	for i := range d.opts.Observers {
+		if f := d.opts.Observers[i].Decisions; f != nil {
+			f(r, ds)
+		}
+	}
+}
+
+// fail reports an error to the observers.
+func (d *Door[R, O]) fail(r R, err error) {
+	for i := range d.opts.Observers {
+		if f := d.opts.Observers[i].Error; f != nil {
+			f(r, err)
+		}
+	}
+}
