@@ -415,18 +415,42 @@ func denied(wait int64) uint {
 
 // slowPath decides on one bucket.
 func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
-	if m := l.limits.Load().member(key.Name); m.role != plainRole {
-		d, in, err := l.submitShare(m, Request{Key: key, Cost: cost}, op)
-		return l.answer(key, d, in, err)
+	d, in, err := l.submitRequest(&Request{Key: key, Cost: cost}, op)
+	return l.answer(key, d, in, err)
+}
+
+// submitRequest is submit for a Request, which may have a limit, or one in a tree
+// of shares.
+func (l *Limiter) submitRequest(req *Request, op op) (d Decision, in *cache.Batch, err error) {
+	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
+		return l.submitShare(m, *req, op)
 	}
-	rs := [1]request{{key: key, cost: cost, op: op}}
-	return l.slowPathOf(rs[:])
+	rs := [1]request{{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}
+	if err := l.give(&rs[0], req); err != nil {
+		return Decision{}, nil, l.failed(req.Key, err)
+	}
+	return l.submit(rs[:])
 }
 
 // slowPathOf is slowPath for one request.
 func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
 	d, in, err := l.submit(rs)
 	return l.answer(rs[0].key, d, in, err)
+}
+
+// failed counts an error against the key's limit, and returns the error. A nil
+// err does nothing.
+func (l *Limiter) failed(key Key, err error) error {
+	if err == nil {
+		return nil
+	}
+	l.statsMu.Lock()
+	defer l.statsMu.Unlock()
+	if l.limits.Load().label(key.Name) == "" {
+		key.Name = Unknown // names that are not declared must not fill the memory
+	}
+	l.errs[key.Name]++
+	return err
 }
 
 // answer returns a decision once its commit has ended, if there is one.
@@ -563,6 +587,40 @@ func (l *Limiter) lockFound(r *request) error {
 	}
 	r.useConfiguredLocked(l.opts.Durability)
 	return nil
+}
+
+// give makes the Limit of req, if it has one, the given limit of r.
+func (l *Limiter) give(r *request, req *Request) (err error) {
+	if !req.Limit.isZero() {
+		r.given, err = l.given.of(req.Limit)
+	}
+	return err
+}
+
+// useConfiguredLocked drops a given limit that equals the configured one. Only
+// the configured limit has leases, which last for several requests. level is the
+// default.
+func (r *request) useConfiguredLocked(level Durability) {
+	if r.given != nil && same(r.given.limit, limitsIn(r.Shard).rules[r.rule].limit, level) {
+		r.given = nil
+	}
+	if r.Given = 0; r.given != nil {
+		r.Given = cache.Level(r.given.level(level))
+	}
+}
+
+// outliveGivenLocked makes a reset durable if given limits have changed the bucket
+// in the store, or may have: no limit is configured, or the bucket was loaded. At
+// which level they did so is not known any more.
+func (r *request) outliveGivenLocked() {
+	i, ok := r.Shard.Find(r.Key.Name, r.Key.ID, r.Hash)
+	if !ok {
+		return
+	}
+	b := r.Shard.At(i)
+	if b.Has(table.Stored) && (b.Has(table.Flush|table.Loaded) || b.Rule() <= blocked) {
+		r.Given = cache.Level(Synced)
+	}
 }
 
 // findLocked reports whether the state of the bucket is known: it is in

@@ -122,20 +122,3 @@ func parts(f IDFormat) int {
 	}
 	return 1
 }
-
-// leading returns the first parts of an id, or all of it if parts is 0. ok is
-// false if the id has no further part.
-func leading(id string, parts int) (first string, ok bool) {
-	if parts == 0 {
-		return id, true
-	}
-	for i := range len(id) {
-		if id[i] == ':' {
-			parts--
-		}
-		if parts == 0 {
-			return id[:i], true
-		}
-	}
-	return "", false
-}

@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -322,3 +323,16 @@ var (
 	unlimitedRule rule // in a Decision its Limit is zero
 	blockedRule   = rule{limit: Blocked}
 )
+
+// same reports whether two limits are the same. A limit without a level has the
+// default level.
+func same(a, b Limit, level Durability) bool {
+	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
+	return a == b
+}
+
+// isZero is a comparison with Limit{}, which the compiler makes a call that reads
+// the Limit in larger pieces than the caller has just written it.
+func (l *Limit) isZero() bool {
+	return l.Burst|l.Count|int64(l.Period)|l.Queue == 0 && l.Durability == 0 && l.kind == 0 && l.calendar == 0
+}

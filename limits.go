@@ -349,6 +349,23 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 	return s.rule, nil
 }
 
+// leading returns the first parts of an id, or all of it if parts is 0. ok is
+// false if the id has no further part.
+func leading(id string, parts int) (first string, ok bool) {
+	if parts == 0 {
+		return id, true
+	}
+	for i := range len(id) {
+		if id[i] == ':' {
+			parts--
+		}
+		if parts == 0 {
+			return id[:i], true
+		}
+	}
+	return "", false
+}
+
 // accepts reports whether ls is not nil and resolves the key.
 func (ls *Limits) accepts(key Key) bool {
 	if ls == nil {

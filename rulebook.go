@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/stint-go/stint/internal/idmap"
 )
@@ -105,4 +106,28 @@ func (ls *Limits) tidied() *Limits {
 		return ls
 	}
 	return &other
+}
+
+// givenRules caches the rules of limits that callers give.
+type givenRules [256]atomic.Pointer[rule]
+
+// of returns the rule of a limit that a caller gives. The error is Validate's.
+func (g *givenRules) of(l Limit) (*rule, error) {
+	if l == Unlimited {
+		return &unlimitedRule, nil
+	} else if l == Blocked {
+		return &blockedRule, nil
+	}
+	const odd = 0x9E3779B97F4A7C15
+	h := ((uint64(l.Burst)*odd^uint64(l.Count))*odd^uint64(l.Period))*odd ^ uint64(l.Queue)<<3 ^ uint64(l.Durability) ^ uint64(l.calendar)<<32
+	at := &g[h*odd>>56]
+	if r := at.Load(); r != nil && r.limit == l {
+		return r, nil
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	r, _ := newRule(l)
+	at.Store(&r)
+	return &r, nil
 }

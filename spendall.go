@@ -543,7 +543,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if answers.full != nil && l.waitsForSpace(r) {
 				*d, err = Decision{}, l.failed(r.Key, answers.full)
 			} else {
-				*d, in, err = l.submitGiven(r, a.op)
+				*d, in, err = l.submitRequest(r, a.op)
 			}
 			if in != nil || err != nil {
 				answers.add(first+i, in, err)
@@ -648,16 +648,4 @@ func (l *Limiter) configuredLocked(at *located, r *Request) bool {
 	s := at.shard
 	i, ok := s.Find(uint16(r.Key.Name), r.Key.ID, at.hash)
 	return ok && s.Limits != nil && same(r.Limit, limitsIn(s).rules[s.At(i).Rule()].limit, l.opts.Durability)
-}
-
-// submitGiven is submit for a Request, which may have a limit.
-func (l *Limiter) submitGiven(req *Request, op op) (d Decision, in *cache.Batch, err error) {
-	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
-		return l.submitShare(m, *req, op)
-	}
-	rs := [1]request{{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}
-	if err := l.give(&rs[0], req); err != nil {
-		return Decision{}, nil, l.failed(req.Key, err)
-	}
-	return l.submit(rs[:])
 }

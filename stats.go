@@ -79,18 +79,3 @@ func (l *Limiter) Stats() Stats {
 	}
 	return st
 }
-
-// failed counts an error against the key's limit, and returns the error. A nil
-// err does nothing.
-func (l *Limiter) failed(key Key, err error) error {
-	if err == nil {
-		return nil
-	}
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	if l.limits.Load().label(key.Name) == "" {
-		key.Name = Unknown // names that are not declared must not fill the memory
-	}
-	l.errs[key.Name]++
-	return err
-}

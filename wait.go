@@ -378,7 +378,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 		}
 		return nil
 	}
-	d, _, err := l.submitGiven(req, opCheck) // a check waits for no commit
+	d, _, err := l.submitRequest(req, opCheck) // a check waits for no commit
 	if err == nil {
 		err = tooLate(d.RetryAfter)
 	}
