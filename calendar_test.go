@@ -84,18 +84,20 @@ func TestCalendar(t *testing.T) {
 			level       Durability
 			least, most int64
 		}{{Flushed, 0, 0}, {Leased, 700, 700 + 10_000/8}, {Synced, 700, 700}} {
-			limit := EachMonth(10_000, pacific)
-			limit.Durability = c.level
-			r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
-			for range 700 {
-				r.take(key, 1)
-			}
-			r.rest()
-			r = r.next(r.Limits())
-			used := r.spent(key)
-			require.True(t, c.least <= used && used <= c.most, "%v: %d", c.level, used)
-			r.clock.Advance(9 * 24 * time.Hour)
-			require.EqualValues(t, 0, r.spent(key), "a lease is over at the end of the month")
+			synctest.Test(t, func(t *testing.T) {
+				limit := EachMonth(10_000, pacific)
+				limit.Durability = c.level
+				r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
+				for range 700 {
+					r.take(key, 1)
+				}
+				r.rest()
+				r = r.next(r.Limits())
+				used := r.spent(key)
+				require.True(t, c.least <= used && used <= c.most, "%v: %d", c.level, used)
+				r.clock.Advance(9 * 24 * time.Hour)
+				require.EqualValues(t, 0, r.spent(key), "a lease is over at the end of the month")
+			})
 		}
 	})
 	t.Run("refunds", func(t *testing.T) {

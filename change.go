@@ -250,8 +250,8 @@ func (l *Limiter) setOverrides(
 		}
 	}
 	for i := range rs {
-		rs[i].Shard.Limits = forCache(ls)
-		changeRuleOfLocked(rs[i].Shard, rs[i].Key, rs[i].Hash, now)
+		rs[i].shard.Limits = forCache(ls)
+		changeRuleOfLocked(rs[i].shard, cacheKey(rs[i].key), rs[i].hash, now)
 	}
 	unlockAll(rs)
 	l.keepPlans(overrides)
@@ -338,15 +338,8 @@ func changeRuleLocked(s *cache.Shard, i uint32, b table.Slot, old *Limits, now i
 	if rule <= blocked {
 		return table.Done // a queue keeps the rate that it had
 	}
-	if g := s.GateLocked(key); g.BusyLocked() {
-		s.AdvanceLocked(b, g, now)
-		if r.periods == nil {
-			g.Rate = r.queueRate()
-		} else { // what waits is charged at once, and still goes when its turn comes
-			b.SetTAT(g.Tail(b.TAT()))
-			g.Queue.Take()
-		}
-		s.MarkDirty(i)
+	if g := s.GateLocked(key); g != nil {
+		s.RerateLocked(i, g, now, r.queueRate(), r.periods != nil)
 	}
 	if r.rate == was.rate && r.sameTime(was) {
 		return table.Done

@@ -29,7 +29,7 @@ func (l *Limiter) moveBack(by int64) {
 	for i, name := range limits.order {
 		names[i] = uint16(name)
 	}
-	l.cache.MoveBack(by, names, func(key cache.Key, tat int64) (to int64, moves bool) {
+	l.cache.MoveBack(by, names, func(key cache.Key, tat, back int64) (to int64, moves bool) {
 		rule, err := limits.resolve(Key{Name(key.Name), key.ID})
 		r := &limits.rules[rule]
 		switch {
@@ -38,6 +38,6 @@ func (l *Limiter) moveBack(by int64) {
 		case r.periods != nil:
 			return r.clamp(tat, now), true
 		}
-		return cache.MovedBack(tat, now, by), true
+		return back, true
 	})
 }

@@ -199,7 +199,11 @@ func TestCommit(t *testing.T) {
 
 // TestLease counts the saves of a lease. The random model knows what it covers.
 func TestLease(t *testing.T) {
-	r, key := newLevels(t, hundred), leased.Key("a")
+	inBubble(t, hundred, Options{}, testLease)
+}
+
+func testLease(t *testing.T, r *rig) {
+	key := leased.Key("a")
 	for range 100 {
 		r.take(key, 1)
 		r.rest()
@@ -218,7 +222,7 @@ func TestLease(t *testing.T) {
 	r.take(key, 60)
 	r.rest()
 	count := r.disk.count()
-	require.NoError(t, r.cache.FlushDue())
+	r.tick()
 	require.Equal(t, count, r.disk.count(), "a flush leaves a lease alone")
 	require.Greater(t, r.stored(key), r.tat(60))
 	require.NoError(t, r.Flush())

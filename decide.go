@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -110,21 +111,16 @@ func (l *Limiter) reset(key Key) error {
 	now := l.clock.Now()
 	g := r.advanceLocked(now)
 	r.clampLocked(now) // for an undo
-	r.From = r.tat
-	r.To = min(now, r.tat)
+	r.from = r.tat
+	r.to = min(now, r.tat)
 	if g != nil && g.Queue.Len() > 0 {
-		r.Turns = g.Queue.Take()
-		r.Shard.MarkDirty(r.index) // the store has the TAT after the turns
+		r.turns = g.Queue.Take()
+		r.shard.MarkDirty(r.index) // the store has the TAT after the turns
 	}
 	r.writeLocked(now)
 	r.outliveGivenLocked()
-	var in *cache.Batch
-	if g.HeldLocked() {
-		in = l.cache.HoldLocked(&r.Change, g, 0, now, true)
-	} else {
-		in = l.submitOne(r, now)
-	}
-	r.Shard.Mu.Unlock()
+	in := l.cache.ResetLocked(r.change(), now)
+	r.shard.Mu.Unlock()
 	return l.await(in)
 }
 
@@ -159,7 +155,7 @@ func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	if d.Limit == (Limit{}) || d.Limit.IsBlocked() {
 		return l.Now(), nil
 	}
-	return time.Unix(0, max(rs[0].To, rs[0].decided)), nil
+	return time.Unix(0, max(rs[0].to, rs[0].decided)), nil
 }
 
 // fastAnswer is what the fast path found.
@@ -284,12 +280,11 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		case level < Leased:
 			s.Write(i, next)
 		default:
-			lease, when := r.rate.lease.Renew(tat, next, m)
-			if when == cache.NeedFirst {
+			covered, late := l.cache.SpendLeasedLocked(s, i, a.hash, &r.rate.lease, next)
+			if !covered {
 				return fastDeclined
 			}
-			s.Write(i, next)
-			if when == cache.NeedSoon && l.cache.RenewLocked(s, a.hash, b, lease) {
+			if late {
 				answer = fastYield
 			}
 		}
@@ -475,8 +470,7 @@ func (l *Limiter) await(in *cache.Batch) error {
 // submitOne puts the change of a request into a commit if the store needs it
 // before the answer. Otherwise it returns nil.
 func (l *Limiter) submitOne(r *request, now int64) *cache.Batch {
-	r.Builds = r.builds()
-	return l.cache.SubmitLocked([]cache.Change{r.Change}, now)
+	return l.cache.SubmitLocked([]cache.Change{r.change()}, now)
 }
 
 // submit decides on one request. It returns the commit that the answer waits for,
@@ -496,7 +490,7 @@ func (l *Limiter) submit(rs []request) (d Decision, in *cache.Batch, err error) 
 		r.writeLocked(now)
 		in = l.submitOne(r, now)
 	}
-	r.Shard.Mu.Unlock()
+	r.shard.Mu.Unlock()
 	if err != nil {
 		return Decision{}, nil, l.failed(r.key, err)
 	}
@@ -515,10 +509,9 @@ const (
 	opHold  // it needs no bucket
 )
 
-// request is one call for one bucket, in progress. Its field `to` has the new
-// TAT of the bucket.
+// request is one call for one bucket, in progress.
 type request struct {
-	cache.Change
+	located
 	key  Key
 	cost int64
 	op   op
@@ -530,20 +523,36 @@ type request struct {
 
 	decided int64 // by submit: instant of the decision
 
-	given *rule // the caller's limit; nil: the configured one
+	given *rule       // the caller's limit; nil: the configured one
+	level cache.Level // of given; 0: that of the bucket's rule
 
 	resident bool // in memory: index is valid
 	index    uint32
 	rule     uint32 // configured: index in rules of the shard's limits
 	tat      int64  // in the slot, or as loaded
+	from, to int64  // TAT before the request, and after it
 	allowed  bool
-	known    bool // findLocked found the state of the bucket, for lockAll
+	counted  bool // as allowed
+	stays    bool // even if the commit fails
+	leads    bool // in its pair
+	pair     *cache.Pair
+	turn     *queue.Turn   // that joined the queue
+	turns    []*queue.Turn // that a reset took out of the queue
+	known    bool          // findLocked found the state of the bucket, for lockAll
 	role     role
 	group    *group // nil if its bucket decides alone
 
 	limits   *Limits // at the last load; nil before it
 	saved    int64   // TAT in the store at that load
 	removals uint32  // of the shard before that load
+}
+
+// change returns the change that the request made, as the cache has it.
+func (r *request) change() cache.Change {
+	return cache.Change{
+		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
+		Turns: r.turns, Counted: r.counted, Builds: r.builds(), Stays: r.stays, Leads: r.leads, Pair: r.pair,
+	}
 }
 
 // locate checks what can be checked without the bucket, and finds its shard.
@@ -554,15 +563,9 @@ func (r *request) locate(l *Limiter) error {
 	if len(r.key.ID) > maxIDLen {
 		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(r.key.ID), maxIDLen)
 	}
-	r.place(l)
-	r.Shard.Prefetch(r.Hash)
+	r.located = l.locate(r.key)
+	r.shard.Prefetch(r.hash)
 	return nil
-}
-
-// place finds the shard of r.
-func (r *request) place(l *Limiter) {
-	r.Key = cacheKey(r.key)
-	r.Shard, r.Hash = l.cache.Shard(r.Key.Name, r.Key.ID)
 }
 
 // builds reports whether the answer builds on the TAT that the request finds,
@@ -573,16 +576,16 @@ func (r *request) builds() bool {
 
 // lockFound locks the shard of r once the state of its bucket is known.
 func (l *Limiter) lockFound(r *request) error {
-	r.Shard.Lock()
+	r.shard.Lock()
 	for !r.findLocked() {
-		r.Shard.Mu.Unlock()
+		r.shard.Mu.Unlock()
 		if err := l.load(r); err != nil {
 			return err
 		}
-		r.Shard.Lock()
+		r.shard.Lock()
 	}
-	if r.Shard.Limits == nil {
-		r.Shard.Mu.Unlock()
+	if r.shard.Limits == nil {
+		r.shard.Mu.Unlock()
 		return ErrClosed
 	}
 	r.useConfiguredLocked(l.opts.Durability)
@@ -601,11 +604,11 @@ func (l *Limiter) give(r *request, req *Request) (err error) {
 // the configured limit has leases, which last for several requests. level is the
 // default.
 func (r *request) useConfiguredLocked(level Durability) {
-	if r.given != nil && same(r.given.limit, limitsIn(r.Shard).rules[r.rule].limit, level) {
+	if r.given != nil && same(r.given.limit, limitsIn(r.shard).rules[r.rule].limit, level) {
 		r.given = nil
 	}
-	if r.Given = 0; r.given != nil {
-		r.Given = cache.Level(r.given.level(level))
+	if r.level = 0; r.given != nil {
+		r.level = cache.Level(r.given.level(level))
 	}
 }
 
@@ -613,21 +616,21 @@ func (r *request) useConfiguredLocked(level Durability) {
 // in the store, or may have: no limit is configured, or the bucket was loaded. At
 // which level they did so is not known any more.
 func (r *request) outliveGivenLocked() {
-	i, ok := r.Shard.Find(r.Key.Name, r.Key.ID, r.Hash)
+	i, ok := r.shard.Find(uint16(r.key.Name), r.key.ID, r.hash)
 	if !ok {
 		return
 	}
-	b := r.Shard.At(i)
+	b := r.shard.At(i)
 	if b.Has(table.Stored) && (b.Has(table.Flush|table.Loaded) || b.Rule() <= blocked) {
-		r.Given = cache.Level(Synced)
+		r.level = cache.Level(Synced)
 	}
 }
 
 // findLocked reports whether the state of the bucket is known: it is in
 // memory, or it was loaded and no bucket has left the shard since.
 func (r *request) findLocked() bool {
-	s := r.Shard
-	if r.index, r.resident = s.Find(r.Key.Name, r.Key.ID, r.Hash); r.resident {
+	s := r.shard
+	if r.index, r.resident = s.Find(uint16(r.key.Name), r.key.ID, r.hash); r.resident {
 		b := s.At(r.index)
 		r.tat = b.TAT()
 		if rule := b.Rule(); rule != 0 || (r.given != nil || r.op == opReset) && limitsIn(s).accepts(r.key) {
@@ -654,7 +657,7 @@ func (l *Limiter) load(r *request) error {
 		}
 	}
 	var err error
-	r.saved, err = l.cache.Load(r.Key.Name, r.Key.ID)
+	r.saved, err = l.cache.Load(uint16(r.key.Name), r.key.ID)
 	r.tat = r.saved
 	return err
 }
@@ -662,9 +665,9 @@ func (l *Limiter) load(r *request) error {
 // resolve finds the limit of a bucket that is not in memory, and reports whether
 // the request needs the bucket's TAT.
 func (r *request) resolve() (needs bool, err error) {
-	r.Shard.Mu.Lock() // a lane may stay
-	limits, removals := limitsIn(r.Shard), r.Shard.Removals()
-	r.Shard.Mu.Unlock()
+	r.shard.Mu.Lock() // a lane may stay
+	limits, removals := limitsIn(r.shard), r.shard.Removals()
+	r.shard.Mu.Unlock()
 	if limits == nil {
 		return false, ErrClosed
 	}
@@ -683,10 +686,10 @@ func (r *request) resolve() (needs bool, err error) {
 // advanceLocked charges the turns of the bucket that have come, and returns its
 // gate, or nil.
 func (r *request) advanceLocked(now int64) *cache.Gate {
-	g := r.Shard.GateLocked(r.Key)
+	g := r.shard.GateLocked(cacheKey(r.key))
 	if g != nil && r.resident {
-		b := r.Shard.At(r.index)
-		r.Shard.AdvanceLocked(b, g, now)
+		b := r.shard.At(r.index)
+		r.shard.AdvanceLocked(b, g, now)
 		r.tat = b.TAT()
 	}
 	return g
@@ -698,7 +701,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	g := r.advanceLocked(now)
 	rule := r.ruleLocked()
 	r.clampLocked(now)
-	r.From, r.To = r.tat, r.tat
+	r.from, r.to = r.tat, r.tat
 	if !rule.limited() {
 		d.Limit = rule.limit
 		switch isBlocked := rule.limit.IsBlocked(); {
@@ -716,14 +719,14 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	}
 	if r.op == opRefund || r.op == opRaise {
 		if r.op == opRefund {
-			r.To = rule.refund(r.tat, now, r.cost, r.spent)
+			r.to = rule.refund(r.tat, now, r.cost, r.spent)
 		} else if r.cost > now {
-			r.To = max(r.tat, rule.clamp(r.cost, now))
+			r.to = max(r.tat, rule.clamp(r.cost, now))
 		} else {
 			r.cost = 0 // it asks for nothing
 		}
 		d.Allowed = true
-		rule.report(d, g.Tail(r.To), now)
+		rule.report(d, g.Tail(r.to), now)
 		return nil
 	}
 	if r.mode == UpTo {
@@ -731,11 +734,11 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 	}
 	if r.cost > rule.rate.burst {
 		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst,
-			limitsIn(r.Shard).labeled(r.key))
+			limitsIn(r.shard).labeled(r.key))
 	}
 	next, found := rule.decide(g.Tail(r.tat), now, r.cost, g.NotBefore())
 	if found.wait == 0 {
-		r.To = next
+		r.to = next
 	}
 	found.report(d, rule)
 	r.reportTaken(d)
@@ -780,17 +783,17 @@ func (r *request) ruleLocked() *rule {
 	if r.given != nil {
 		return r.given
 	}
-	return &limitsIn(r.Shard).rules[r.rule]
+	return &limitsIn(r.shard).rules[r.rule]
 }
 
 // clampLocked clamps a TAT that was loaded, or that is in memory while no request
 // has come since the limit became smaller. Any other bucket in memory stays as it
 // is: a larger given limit may have emptied it.
 func (r *request) clampLocked(now int64) {
-	if r.resident && !r.Shard.At(r.index).Has(table.Uncut) || r.tat <= now {
+	if r.resident && !r.shard.At(r.index).Has(table.Uncut) || r.tat <= now {
 		return
 	}
-	configured, held := &limitsIn(r.Shard).rules[r.rule], r.ruleLocked()
+	configured, held := &limitsIn(r.shard).rules[r.rule], r.ruleLocked()
 	if !configured.limited() && !held.limited() {
 		return
 	}
@@ -801,9 +804,9 @@ func (r *request) clampLocked(now int64) {
 		}
 	}
 	if r.resident {
-		r.Shard.At(r.index).Clear(table.Uncut)
+		r.shard.At(r.index).Clear(table.Uncut)
 		if most < r.tat {
-			r.Shard.LowerLocked(r.index, most)
+			r.shard.LowerLocked(r.index, most)
 		}
 	}
 	r.tat = min(r.tat, most)
@@ -833,37 +836,37 @@ func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
 // countLocked counts a decision to spend.
 func (r *request) countLocked(allowed bool) {
 	if r.op == opSpend && (allowed || !r.waits) {
-		r.Counted = allowed
+		r.counted = allowed
 		wait := int64(0)
 		if !allowed {
 			wait = 1
 		}
-		r.Shard.CountLocked(r.Key.Name, denied(wait))
+		r.shard.CountLocked(uint16(r.key.Name), denied(wait))
 	}
 }
 
 // writeLocked gives the bucket its new TAT, and a slot if it had none.
 func (r *request) writeLocked(now int64) {
 	if r.op == opCheck || r.cost == 0 && r.op != opReset {
-		r.To = r.From
+		r.to = r.from
 	}
-	s := r.Shard
+	s := r.shard
 	switch {
-	case r.resident && r.To > r.From:
-		s.Write(r.index, r.To)
-	case r.resident && r.To < r.From:
-		s.LowerLocked(r.index, r.To)
+	case r.resident && r.to > r.from:
+		s.Write(r.index, r.to)
+	case r.resident && r.to < r.from:
+		s.LowerLocked(r.index, r.to)
 	case r.resident && r.op != opCheck:
 		s.Use(r.index)
 	case r.resident:
-	case r.saved != 0 || r.ruleLocked().limited() && (r.To > now || s.GateLocked(r.Key) != nil):
+	case r.saved != 0 || r.ruleLocked().limited() && (r.to > now || s.GateLocked(cacheKey(r.key)) != nil):
 		flags := uint64(0)
 		if r.saved != 0 {
 			flags = table.Stored | table.Loaded
 		}
-		if r.To != r.saved {
+		if r.to != r.saved {
 			flags |= table.Dirty
 		}
-		r.index = s.InsertLocked(r.Key.Name, r.Key.ID, r.Hash, r.To, r.rule, flags)
+		r.index = s.InsertLocked(uint16(r.key.Name), r.key.ID, r.hash, r.to, r.rule, flags)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -181,40 +182,42 @@ func TestClamp(t *testing.T) {
 func TestFastPath(t *testing.T) {
 	for name, spec := range levelNames {
 		t.Run(spec.Label, func(t *testing.T) {
-			fast := newLevels(t, ten)
-			slow := rigAt(t, fast.clock, NewMemStore(), fast.Limits(), Options{})
-			rnd := rand.New(rand.NewPCG(uint64(name), 7))
-			for range 1000 {
-				fast.clock.Advance(time.Duration(rnd.Int64N(int64(3 * time.Second))))
-				key, cost, op := name.Key(fmt.Sprint(rnd.IntN(2))), rnd.Int64N(13)-1, opSpend
-				ds := make([]Decision, 1)
-				var err error
-				switch rnd.IntN(5) {
-				case 0:
-					op = opCheck
-					ds[0], err = fast.Check(key, cost)
-				case 1:
-					cost = 1
-					require.Equal(t, fast.check(key, 1).Allowed, fast.Allow(key))
-					if ds[0], _ = slow.Check(key, 1); ds[0].Allowed { // as below
-						ds[0].Taken = 1
+			synctest.Test(t, func(t *testing.T) {
+				fast := newLevels(t, ten)
+				slow := rigAt(t, fast.clock, NewMemStore(), fast.Limits(), Options{})
+				rnd := rand.New(rand.NewPCG(uint64(name), 7))
+				for range 1000 {
+					fast.clock.Advance(time.Duration(rnd.Int64N(int64(3 * time.Second))))
+					key, cost, op := name.Key(fmt.Sprint(rnd.IntN(2))), rnd.Int64N(13)-1, opSpend
+					ds := make([]Decision, 1)
+					var err error
+					switch rnd.IntN(5) {
+					case 0:
+						op = opCheck
+						ds[0], err = fast.Check(key, cost)
+					case 1:
+						cost = 1
+						require.Equal(t, fast.check(key, 1).Allowed, fast.Allow(key))
+						if ds[0], _ = slow.Check(key, 1); ds[0].Allowed { // as below
+							ds[0].Taken = 1
+						}
+					case 2:
+						if err = fast.DoEach(context.Background(), []Request{{Key: key, Cost: cost}}, ds); err != nil {
+							err = errors.Unwrap(err.(interface{ Unwrap() []error }).Unwrap()[0])
+						}
+					default:
+						ds[0], err = fast.Spend(key, cost)
 					}
-				case 2:
-					if err = fast.DoEach(context.Background(), []Request{{Key: key, Cost: cost}}, ds); err != nil {
-						err = errors.Unwrap(err.(interface{ Unwrap() []error }).Unwrap()[0])
-					}
-				default:
-					ds[0], err = fast.Spend(key, cost)
+					want, wantErr := slow.slowPath(key, cost, op)
+					require.Equal(t, want, ds[0])
+					require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
+					require.Equal(t, slow.bucket(key), fast.bucket(key))
+					fast.rest()
+					slow.rest()
+					require.Equal(t, slow.stored(key), fast.stored(key))
 				}
-				want, wantErr := slow.slowPath(key, cost, op)
-				require.Equal(t, want, ds[0])
-				require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
-				require.Equal(t, slow.bucket(key), fast.bucket(key))
-				fast.rest()
-				slow.rest()
-				require.Equal(t, slow.stored(key), fast.stored(key))
-			}
-			require.Equal(t, slow.Stats().Limits, fast.Stats().Limits)
+				require.Equal(t, slow.Stats().Limits, fast.Stats().Limits)
+			})
 		})
 	}
 }
@@ -477,37 +480,38 @@ func TestGivenLimit(t *testing.T) {
 		given := Limit{Burst: 60, Count: 1, Period: 2 * time.Hour}
 		for configured := range levelNames {
 			for level := Memory; level <= Synced; level++ {
-				r := newLevels(t, hundred)
-				key := configured.Key("a")
-				saved := func(want bool, when string) {
-					t.Helper()
-					require.Equal(t, want, r.stored(key) >= r.clock.Nanos()+int64(r.check(key, 0).ResetAfter),
-						"%v in place of %v, %s", level, Durability(configured), when)
-				}
-				for range 3 { // the third finds half a lease used up
-					r.take(key, 4)
-					require.True(t, r.spendGiven(key, 5, given.withLevel(level)).Allowed)
+				inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
+					key := configured.Key("a")
+					saved := func(want bool, when string) {
+						t.Helper()
+						require.Equal(t, want, r.stored(key) >= r.clock.Nanos()+int64(r.check(key, 0).ResetAfter),
+							"%v in place of %v, %s", level, Durability(configured), when)
+					}
+					for range 3 { // the third finds half a lease used up
+						r.take(key, 4)
+						require.True(t, r.spendGiven(key, 5, given.withLevel(level)).Allowed)
+						if level >= Leased {
+							saved(true, "at once")
+						}
+						if configured >= leased {
+							r.take(key, 1)
+							saved(true, "after one at the configured level")
+						}
+						r.spendGiven(key, 1, given.withLevel(level))
+						r.tick()
+						saved(level > Memory || configured > inMemory, "after a tick")
+					}
+					place, err := r.Reserve(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
+					require.NoError(t, err)
+					require.NotZero(t, place.Delay())
 					if level >= Leased {
-						saved(true, "at once")
+						saved(true, "in the queue")
 					}
-					if configured >= leased {
-						r.take(key, 1)
-						saved(true, "after one at the configured level")
+					place.Cancel()
+					if level >= Leased {
+						require.Equal(t, r.clock.Nanos()+int64(r.check(key, 0).ResetAfter), r.stored(key), "after Cancel")
 					}
-					r.spendGiven(key, 1, given.withLevel(level))
-					require.NoError(t, r.cache.FlushDue())
-					saved(level > Memory || configured > inMemory, "after a tick")
-				}
-				place, err := r.Reserve(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
-				require.NoError(t, err)
-				require.NotZero(t, place.Delay())
-				if level >= Leased {
-					saved(true, "in the queue")
-				}
-				place.Cancel()
-				if level >= Leased {
-					require.Equal(t, r.clock.Nanos()+int64(r.check(key, 0).ResetAfter), r.stored(key), "after Cancel")
-				}
+				})
 			}
 		}
 	})

@@ -44,28 +44,13 @@ func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error)
 	if err := l.lockFound(&r); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
-	now, end, held := l.clock.Now(), int64(0), int64(0)
-	g := r.Shard.GateLocked(r.Key)
-	if g != nil && g.Hold > now {
-		held = g.Hold
-	}
+	end := int64(0)
 	if extend {
-		if end = max(l.clock.Instant(until), held); end <= now {
-			end = 0
-		}
+		end = l.clock.Instant(until)
 	}
-	if extend && end == 0 || end == held && (g == nil || g.SavedLocked()) { // there is nothing to change
-		r.Shard.Mu.Unlock()
-		return endOfHold(end), nil
-	}
-	g = r.Shard.MakeGateLocked(r.Key, r.Hash)
-	if r.resident {
-		b := r.Shard.At(r.index)
-		r.Shard.AdvanceLocked(b, g, now)
-		r.From, r.To = b.TAT(), b.TAT()
-	}
-	in := l.cache.HoldLocked(&r.Change, g, end, now, false)
-	r.Shard.Mu.Unlock()
+	ch := r.change()
+	end, in := l.cache.HoldLocked(&ch, end, extend)
+	r.shard.Mu.Unlock()
 	if err := l.await(in); err != nil {
 		return time.Time{}, l.failed(key, fmt.Errorf("stint: hold %s: %w", l.limits.Load().labeled(key), err))
 	}
@@ -93,34 +78,10 @@ type Held struct {
 // yields nothing.
 func (l *Limiter) Held() iter.Seq[Held] {
 	return func(yield func(Held) bool) {
-		var found []Held
-		for s := range l.cache.Shards() {
-			s.Lock()
-			found = appendHeldLocked(found[:0], s, l.clock.Now())
-			s.Mu.Unlock()
-			for _, h := range found {
-				if !yield(h) {
-					return
-				}
-			}
-		}
+		l.cache.Held(func(key cache.Key, until int64, waiting int) bool {
+			return yield(Held{Key: Key{Name(key.Name), key.ID}, Until: endOfHold(until), Waiting: waiting})
+		})
 	}
-}
-
-func appendHeldLocked(to []Held, s *cache.Shard, now int64) []Held {
-	if s.Limits == nil {
-		return to
-	}
-	for key, g := range s.GatesLocked() {
-		h := Held{Key: Key{Name(key.Name), key.ID}, Waiting: g.Queue.Waiting(now)}
-		if g.Hold > now {
-			h.Until = time.Unix(0, g.Hold)
-		}
-		if h.Waiting > 0 || !h.Until.IsZero() {
-			to = append(to, h)
-		}
-	}
-	return to
 }
 
 // loadHolds puts the holds of the store in force.

@@ -140,7 +140,7 @@ func TestHold(t *testing.T) {
 		require.Equal(t, r.tat(1)+int64(5*time.Second), r.stored(key))
 		r.clock.Advance(100 * time.Hour)
 		for range 2 * sweepRounds {
-			require.NoError(t, r.cache.FlushDue())
+			r.tick()
 		}
 		require.Zero(t, r.Stats().Resident)
 	})

@@ -70,19 +70,7 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 // store.
 func (l *Limiter) freshKeys(name Name) map[Key]bool {
 	fresh := make(map[Key]bool)
-	l.cache.Each(func(s *cache.Shard) {
-		s.Each(func(_ uint32, b table.Slot) table.Outcome {
-			if Name(b.Name()) == name && (!b.Has(table.Stored) || s.UnsavedLocked(b)) {
-				fresh[Key{name, string(b.ID())}] = true
-			}
-			return table.Done
-		})
-		for key := range s.GatesLocked() {
-			if Name(key.Name) == name {
-				fresh[Key{name, key.ID}] = true
-			}
-		}
-	})
+	l.cache.Fresh(uint16(name), func(id string) { fresh[Key{name, id}] = true })
 	return fresh
 }
 
@@ -99,7 +87,7 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 	if err := r.locate(l); err != nil {
 		return Bucket{}, err
 	}
-	s := r.Shard
+	s := r.shard
 	s.Lock()
 	for s.Limits != nil && !r.findLocked() {
 		r.limits, r.removals = limitsIn(s), s.Removals()
@@ -108,7 +96,7 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 		if err != nil {
 			return Bucket{}, err
 		}
-		if r.tat, err = l.cache.Load(r.Key.Name, r.Key.ID); err != nil {
+		if r.tat, err = l.cache.Load(uint16(r.key.Name), r.key.ID); err != nil {
 			return Bucket{}, err
 		}
 		s.Lock()
@@ -117,7 +105,7 @@ func (l *Limiter) bucket(key Key) (Bucket, error) {
 	if s.Limits == nil {
 		return Bucket{}, ErrClosed
 	}
-	b, _ := l.inspectLocked(s, r.Hash, key, r.tat)
+	b, _ := l.inspectLocked(s, r.hash, key, r.tat)
 	return b, nil
 }
 

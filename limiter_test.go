@@ -673,16 +673,19 @@ func TestHealth(t *testing.T) {
 		require.NoError(t, <-flushed)
 	})
 	t.Run("commits", func(t *testing.T) {
-		r, key := newLevels(t, hundred), synced.Key("a")
-		r.take(key, 1)
-		r.disk.fail(errDisk, "save")
-		_, err := r.Spend(key, 1)
-		require.ErrorIs(t, err, ErrNotDurable)
-		require.ErrorIs(t, r.Health(), errDisk)
-		require.Error(t, r.cache.FlushDue())
-		r.disk.fail(nil)
-		r.take(key, 1) // saves what the flush could not
-		require.NoError(t, r.cache.FlushDue())
-		require.NoError(t, r.Health())
+		inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
+			key := synced.Key("a")
+			r.take(key, 1)
+			r.disk.fail(errDisk, "save")
+			_, err := r.Spend(key, 1)
+			require.ErrorIs(t, err, ErrNotDurable)
+			require.ErrorIs(t, r.Health(), errDisk)
+			r.tick()
+			require.EqualValues(t, 1, r.Stats().Flush.Failures)
+			r.disk.fail(nil)
+			r.take(key, 1) // saves what the flush could not
+			r.tick()
+			require.NoError(t, r.Health())
+		})
 	})
 }

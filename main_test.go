@@ -211,10 +211,12 @@ func (r *rig) stored(key Key) int64 { r.t.Helper(); return load(r.t, r.disk.Stor
 // tat returns the TAT of a bucket from which so many hours are missing.
 func (r *rig) tat(hours int64) int64 { return r.clock.Nanos() + hours*hour }
 
-// rest waits until all commits have ended.
-func (r *rig) rest() {
-	r.cache.AwaitCommits()
-}
+// rest waits in a bubble until all commits have ended, also those that no caller
+// waits for.
+func (r *rig) rest() { pass(2 * renewalPause) }
+
+// tick lets the flush interval of a rig pass in a bubble.
+func (r *rig) tick() { pass(r.opts.FlushInterval) }
 
 // evictAll removes from memory all that may leave it.
 func (r *rig) evictAll() { r.cache.EvictAll() }
@@ -424,7 +426,7 @@ func (s *fakeStore) do(op storeOp, carryOut func() error) error {
 func (s *fakeStore) Room() int { return cmp.Or(s.most, maxSave) }
 
 func (s *fakeStore) Save(changes []Change) error {
-	if len(changes) == 0 { // not counted: rig.rest makes an empty commit
+	if len(changes) == 0 { // not counted: it looks whether the file is in place
 		return nil
 	}
 	s.mu.Lock()

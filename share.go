@@ -98,7 +98,7 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			class := &rs[i]
 			part := request{key: key, cost: class.cost, op: class.op, mode: class.mode,
 				at: class.at, role: role, spent: class.spent}
-			part.place(l)
+			part.located = l.locate(part.key)
 			part.group = class.group
 			part.group.left++
 			rs = append(rs, part)
@@ -173,20 +173,20 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			floor.cost = 0
 			_ = floor.decideLocked(now, &ofFloor)
 		}
-		if floor.Shard.GateLocked(floor.Key).NotBefore() > now {
+		if floor.shard.GateLocked(cacheKey(floor.key)).NotBefore() > now {
 			ofFloor.Remaining = 0 // a floor that is held pays nothing
 		}
 	}
 	inTotal := ofTotal.Remaining
 	w.Loan = total.borrowLocked(now, &ofTotal)
 	if ofTotal.Allowed && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
-		total.ruleLocked().report(&ofTotal, total.Shard.GateLocked(total.Key).Tail(total.From), now)
+		total.ruleLocked().report(&ofTotal, total.shard.GateLocked(cacheKey(total.key)).Tail(total.from), now)
 		inTotal = ofTotal.Remaining
-		ofTotal.Remaining = max(0, inTotal-limitsIn(total.Shard).kept(total.key.Name))
+		ofTotal.Remaining = max(0, inTotal-limitsIn(total.shard).kept(total.key.Name))
 	}
 	ofFloor.Remaining = min(ofFloor.Remaining, inTotal) // after a crash the total may have less
 	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
-		ls := limitsIn(total.Shard)
+		ls := limitsIn(total.shard)
 		most := ofTotal.Limit.Burst - ls.kept(total.key.Name)
 		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, ls.labeled(total.key))
 	}
@@ -218,9 +218,9 @@ func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
 	if r.rule <= blocked || r.op == opRefund {
 		return int64(of.RetryAfter)
 	}
-	kept := limitsIn(r.Shard).kept(r.key.Name)
+	kept := limitsIn(r.shard).kept(r.key.Name)
 	of.Remaining = max(0, of.Remaining-kept)
-	if kept > limitsIn(r.Shard).rules[r.rule].rate.burst-r.cost {
+	if kept > limitsIn(r.shard).rules[r.rule].rate.burst-r.cost {
 		return share.Never
 	}
 	loan := *r
@@ -240,7 +240,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 	for _, r := range []*request{ceiling, total, floor} {
 		if r != nil && (!allowed || r == floor && !own) {
-			r.To = r.From
+			r.to = r.from
 		}
 	}
 	if !allowed && total.allowed && total.op == opSpend {
@@ -251,11 +251,11 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 	if floor.allowed = true; !allowed || !own {
 		floor.op = opCheck
-	} else if total.To != total.From && floor.To != floor.From {
-		floor.Pair = &cache.Pair{} // after a failed commit the floor must not have tokens that the total lacks
-		total.Pair = floor.Pair
-		floor.Leads = floor.op == opRefund
-		total.Leads = !floor.Leads
+	} else if total.to != total.from && floor.to != floor.from {
+		floor.pair = &cache.Pair{} // after a failed commit the floor must not have tokens that the total lacks
+		total.pair = floor.pair
+		floor.leads = floor.op == opRefund
+		total.leads = !floor.leads
 	}
 }
 

@@ -226,8 +226,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 	var few [4]cache.Change
 	changes := few[:0]
 	for i := range rs {
-		rs[i].Builds = rs[i].builds()
-		changes = append(changes, rs[i].Change)
+		changes = append(changes, rs[i].change())
 	}
 	return l.cache.SubmitLocked(changes, now)
 }
@@ -235,11 +234,11 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 // sortRequests sorts by the order of locking. Equal keys become neighbours.
 func sortRequests(rs []request) {
 	compare := func(a, b *request) int {
-		if a.Shard != b.Shard {
-			return cmp.Compare(a.Shard.Order, b.Shard.Order)
+		if a.shard != b.shard {
+			return cmp.Compare(a.shard.Order, b.shard.Order)
 		}
-		if a.Hash != b.Hash {
-			return cmp.Compare(a.Hash, b.Hash)
+		if a.hash != b.hash {
+			return cmp.Compare(a.hash, b.hash)
 		}
 		return a.key.compare(b.key)
 	}
@@ -267,7 +266,7 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		}
 	}
 	for i := range rs {
-		if rs[i].Shard.Limits == nil {
+		if rs[i].shard.Limits == nil {
 			unlockAll(rs)
 			return i, ErrClosed
 		}
@@ -284,8 +283,8 @@ func lockAll(rs []request) (known bool) {
 	known = true
 	for i := range rs {
 		r := &rs[i]
-		if i == 0 || r.Shard != rs[i-1].Shard {
-			r.Shard.Lock()
+		if i == 0 || r.shard != rs[i-1].shard {
+			r.shard.Lock()
 		}
 		r.known = r.findLocked()
 		known = known && r.known
@@ -295,8 +294,8 @@ func lockAll(rs []request) (known bool) {
 
 func unlockAll(rs []request) {
 	for i := range rs {
-		if i == 0 || rs[i].Shard != rs[i-1].Shard {
-			rs[i].Shard.Mu.Unlock()
+		if i == 0 || rs[i].shard != rs[i-1].shard {
+			rs[i].shard.Mu.Unlock()
 		}
 	}
 }
@@ -325,7 +324,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 			r.countLocked(r.allowed)
 		}
 		if !strictest.Allowed {
-			if rs[i].To = rs[i].From; ds != nil {
+			if rs[i].to = rs[i].from; ds != nil {
 				ds[rs[i].at].Taken = 0
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -324,7 +325,7 @@ func TestDoEach(t *testing.T) {
 		{"a bucket that was spent and swept", func(*rig) {}, func(r *rig) {
 			r.take(late, 1)
 			r.clock.Advance(13 * time.Second)
-			require.NoError(r.t, r.cache.FlushDue())
+			r.tick()
 		}, true, 12 * time.Second},
 		{"a bucket whose hold has ended", func(r *rig) { r.hold(late, time.Second) }, func(r *rig) {
 			r.clock.Advance(50 * time.Second)
@@ -332,22 +333,24 @@ func TestDoEach(t *testing.T) {
 		}, false, 2 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newRig(t)
-			tc.before(r)
-			r.disk.on(func(op storeOp) error {
-				if op.name == "load" && op.key == first && !op.done {
-					r.disk.on(nil)
-					tc.meanwhile(r)
-					r.clock.Advance(10 * time.Second)
-				}
-				return nil
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				tc.before(r)
+				r.disk.on(func(op storeOp) error {
+					if op.name == "load" && op.key == first && !op.done {
+						r.disk.on(nil)
+						tc.meanwhile(r)
+						r.clock.Advance(10 * time.Second)
+					}
+					return nil
+				})
+				ds := make([]Decision, 2)
+				require.NoError(t, r.DoEach(context.Background(), []Request{{Key: first, Cost: 1}, {Key: late, Cost: 5}}, ds))
+				require.Equal(t, tc.allowed, ds[1].Allowed)
+				d := r.spend(late, 1)
+				require.False(t, d.Allowed)
+				require.Equal(t, tc.retryAfter, d.RetryAfter)
 			})
-			ds := make([]Decision, 2)
-			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: first, Cost: 1}, {Key: late, Cost: 5}}, ds))
-			require.Equal(t, tc.allowed, ds[1].Allowed)
-			d := r.spend(late, 1)
-			require.False(t, d.Allowed)
-			require.Equal(t, tc.retryAfter, d.RetryAfter)
 		})
 	}
 }

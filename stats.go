@@ -46,13 +46,7 @@ func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits: make(map[Name]LimitStats), File: l.store.Stats(),
 		Resident: c.Resident, Loads: c.Loads, Evictions: c.Evictions,
-		Flush: SaveStats{
-			c.Flush.Flushes, c.Flush.Buckets, c.Flush.Failures, c.Flush.Last, c.Flush.Longest, c.Flush.Err,
-		},
-		Commit: SaveStats{
-			c.Commit.Saves, c.Buckets, c.Commit.Failures, c.Commit.Last, c.Commit.Longest, c.Commit.Err,
-		},
-		Leases: c.Leases, Saving: c.Saving,
+		Flush: SaveStats(c.Flush), Commit: SaveStats(c.Commit), Leases: c.Leases, Saving: c.Saving,
 	}
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {

@@ -79,7 +79,7 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
 	if err != nil {
-		r.Shard.Mu.Unlock()
+		r.shard.Mu.Unlock()
 		return nil, err
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
@@ -91,14 +91,14 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 		r.joinLocked(turn, now)
 	} else {
 		r.writeLocked(now)
-		turn.Charged = r.To != r.From
+		turn.Charged = r.to != r.from
 	}
 	in := l.submitOne(r, now)
-	r.Shard.Mu.Unlock()
+	r.shard.Mu.Unlock()
 	if err := l.await(in); err != nil {
 		return nil, err
 	}
-	return &reservation{l: l, key: req.Key, turn: turn, level: r.Given}, nil
+	return &reservation{l: l, key: req.Key, turn: turn, level: r.level}, nil
 }
 
 // reserveLocked decides on a reservation at the instant now, and returns when
@@ -108,17 +108,17 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	if err := r.decideLocked(now, &d); err != nil {
 		return 0, err
 	}
-	r.To = r.From
+	r.to = r.from
 	rule := r.ruleLocked()
 	switch {
 	case rule.limit.IsBlocked():
-		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.Shard).labeled(r.key))
+		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.shard).labeled(r.key))
 	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
 	case rule.periods != nil:
-		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, limitsIn(r.Shard).labeled(r.key))
+		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, limitsIn(r.shard).labeled(r.key))
 	}
-	g := r.Shard.GateLocked(r.Key)
+	g := r.shard.GateLocked(cacheKey(r.key))
 	start := now
 	if g != nil {
 		start = max(now, g.Hold)
@@ -132,11 +132,11 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 		waiting = max(waiting, g.Queue.Tokens()+r.cost)
 	}
 	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
-		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, limitsIn(r.Shard).labeled(r.key),
+		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, limitsIn(r.shard).labeled(r.key),
 			time.Duration(start-now+delay))
 	}
 	if at = max(start+delay, g.NotBefore()); at <= now {
-		r.To = next
+		r.to = next
 	}
 	return at, nil
 }
@@ -146,13 +146,14 @@ func (r *request) joinLocked(turn *queue.Turn, now int64) {
 	if !r.ruleLocked().limited() {
 		return
 	}
-	s := r.Shard
-	g := s.MakeGateLocked(r.Key, r.Hash)
+	s := r.shard
+	var rate *queue.Rate
 	if r.given == nil {
-		g.Rate = limitsIn(s).rules[r.rule].queueRate()
+		is := limitsIn(s).rules[r.rule].queueRate()
+		rate = &is
 	}
-	g.Queue.Join(turn)
-	r.Turn = turn
+	s.JoinLocked(cacheKey(r.key), r.hash, turn, rate)
+	r.turn = turn
 	r.writeLocked(now)
 	s.MarkDirty(r.index)
 }
@@ -183,26 +184,7 @@ func (r *reservation) cancel() (charged bool) {
 	if r.done.Swap(true) {
 		return false
 	}
-	key := cacheKey(r.key)
-	s, h := r.l.cache.Shard(key.Name, key.ID)
-	s.Lock()
-	g := s.GateLocked(key)
-	i, resident := s.Find(key.Name, key.ID, h)
-	if g == nil || !resident {
-		defer s.Mu.Unlock()
-		return r.turn.Charged
-	}
-	now := r.l.clock.Now()
-	b := s.At(i)
-	s.AdvanceLocked(b, g, now)
-	var in *cache.Batch
-	if g.Queue.Leave(r.turn) {
-		s.MarkDirty(i)
-		in = r.l.cache.CancelLocked(s, h, b, now, r.level)
-	}
-	s.TidyGateLocked(key, g, now)
-	charged = r.turn.Charged
-	s.Mu.Unlock()
+	charged, in := r.l.cache.Cancel(cacheKey(r.key), r.turn, r.level)
 	r.l.await(in) // if the commit fails, a flush saves it
 	return charged
 }
@@ -221,7 +203,7 @@ func (r *reservation) giveUp(req *Request) {
 // and cannot be loaded, they stay spent.
 func (l *Limiter) giveBack(req *Request, spent int64) {
 	rs := [1]request{{key: req.Key, cost: req.Cost, op: opRefund, spent: max(1, spent)}}
-	rs[0].Stays = true
+	rs[0].stays = true
 	if l.give(&rs[0], req) == nil {
 		l.slowPathOf(rs[:])
 	}

@@ -1,100 +1,15 @@
-// Package cache is the write-back cache of a Limiter: the TATs of buckets in
-// memory, and when and how they reach the store. A TAT (theoretical arrival time)
-// is the instant at which a bucket will be full again, in Unix nanoseconds.
-//
-// The package knows numbers, ids, TATs and levels of durability. It does not know
-// what a limit is, and it decides nothing: its caller locks a Shard, finds a
-// bucket in it, decides, writes the new TAT, and asks SubmitLocked what the store
-// needs before the answer. commit.go tells what follows, and flush.go how the rest
-// reaches the store. What an operator should hear goes through the functions of
-// Tell.
-//
-// Locks, in this order: the flusher's mu, the directory's mu, the Mu of shards by
-// their Order, and the mutex of the group commit. All other mutexes come last, and
-// none is held while another one is taken.
 package cache
 
 import (
-	"errors"
 	"fmt"
-	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/since"
+	"github.com/stint-go/stint/internal/table"
 )
-
-// Key is a bucket: the number of its Name, and its id.
-type Key struct {
-	Name uint16
-	ID   string
-}
-
-// Level is what a change waits for, and so what a crash may forget.
-type Level uint8
-
-// The levels, weakest first. 0 means the default of Options.
-const (
-	Memory  Level = iota + 1 // a crash may forget everything
-	Flushed                  // a crash may forget what changed since the last flush
-	Leased                   // a crash forgets nothing, and may withhold one lease of each bucket
-	Synced                   // a crash forgets nothing and withholds nothing
-)
-
-// Limits are the rules in force in a shard. The package asks them two numbers,
-// never on the fast path.
-type Limits interface {
-	// Rule returns the level of a rule, 0 if it names none, and its leases.
-	Rule(rule uint32) (Level, *Lease)
-}
-
-// NoLease is the last of the rules without arithmetic, which have no lease and
-// no lane.
-const NoLease = 1
-
-// Store has the functions of the store. The last three may be nil, the clock's
-// both or neither.
-type Store struct {
-	Load      func(name uint16, id string) (tat int64, err error)
-	Save      func([]format.Entry) error // may reorder the entries
-	All       func(name uint16) iter.Seq2[format.Entry, error]
-	Maintain  func(now time.Time) error
-	LoadClock func() ([]byte, error)
-	SaveClock func(record []byte) error
-	Room      func() int // how many buckets it can save before a save has to wait
-}
-
-// Tell has the functions that a Cache calls when something happens. They are
-// called with locks held, so they must return at once, and not call the Cache.
-type Tell struct {
-	Failed    func(err error)             // a flush failed, the first in a row
-	Recovered func()                      // a flush succeeded after one that failed
-	Overdue   func(err error)             // a call of the store takes longer than Timeout
-	Ended     func(err error)             // a call that was overdue ended
-	Called    func(saved bool, err error) // a call of the store ended; saved: it was Save
-	Stepped   func(step time.Duration)    // the wall clock was set
-}
-
-// Options are the options of New. All but Tell are mandatory.
-type Options struct {
-	Store       Store
-	Clock       *clock.Clock
-	Tell        Tell
-	Level       Level         // of rules that name none
-	MaxResident int           // most buckets in memory
-	Interval    time.Duration // of flushes
-	Timeout     time.Duration // after which a caller no longer waits for the store
-}
-
-// ErrNotDurable: the store could not make a change durable.
-var ErrNotDurable = errors.New("stint: not durable")
-
-// ErrFull: memory holds MaxResident buckets, and none could be written to the
-// store to make space.
-var ErrFull = errors.New("stint: too many buckets")
 
 // Cache has the buckets in memory, and what saves them.
 type Cache struct {
@@ -114,6 +29,7 @@ func New(o Options, limits Limits) *Cache {
 	c := &Cache{}
 	c.directory.init(limits, o.MaxResident)
 	c.flusher = newFlusher(&c.directory, o)
+	c.flusher.forAll.run, c.flusher.forSpace.run = c.flusher.flushAndWait, c.flusher.makeSpace
 	c.committer = newCommitter(c.flusher, o.Timeout)
 	return c
 }
@@ -155,4 +71,161 @@ func (c *Cache) Load(name uint16, id string) (tat int64, err error) {
 	}
 	c.loadFailure.CompareAndSwap(was, is) // another load may have ended since
 	return 0, fmt.Errorf("stint: %w", err)
+}
+
+// Held calls f with each bucket that is held or has a queue, until f returns false:
+// with the end of its hold, or 0, and how many requests wait. No shard is locked
+// meanwhile. After Close there is none.
+func (c *Cache) Held(f func(key Key, until int64, waiting int) bool) {
+	type held struct {
+		key     Key
+		until   int64
+		waiting int
+	}
+	var found []held
+	for s := range c.Shards() {
+		s.Lock()
+		found = found[:0]
+		now := c.flusher.clock.Now()
+		for key, g := range s.gates {
+			h := held{key: key, waiting: g.Queue.Waiting(now)}
+			if g.Hold > now {
+				h.until = g.Hold
+			}
+			if s.Limits != nil && (h.waiting > 0 || h.until != 0) {
+				found = append(found, h)
+			}
+		}
+		s.Mu.Unlock()
+		for _, h := range found {
+			if !f(h.key, h.until, h.waiting) {
+				return
+			}
+		}
+	}
+}
+
+// Fresh calls f with the id of each bucket of a Name that the store may have
+// in another state, and of each that is held or has a queue.
+func (c *Cache) Fresh(name uint16, f func(id string)) {
+	c.Each(func(s *Shard) {
+		s.Each(func(_ uint32, b table.Slot) table.Outcome {
+			if b.Name() == name && (!b.Has(table.Stored) || s.unsavedLocked(b)) {
+				f(string(b.ID()))
+			}
+			return table.Done
+		})
+		for key := range s.gates {
+			if key.Name == name {
+				f(key.ID)
+			}
+		}
+	})
+}
+
+// RestoreHold puts a hold of the store in force.
+func (c *Cache) RestoreHold(key Key, end int64) {
+	s, h := c.shardOf(key)
+	g := s.makeGateLocked(key, h)
+	g.Hold = max(1, end) // the first flush deletes those that are over
+	g.saved = g.Hold
+}
+
+// Stats are counts since New, and present sizes.
+type Stats struct {
+	Resident, Loads, Evictions int64
+	Flush, Commit              SaveStats
+	Leases                     int64     // that commits wrote
+	Saving                     time.Time // begin of the save under way, or zero
+}
+
+// Stats returns the counts.
+func (c *Cache) Stats() Stats {
+	st := Stats{
+		Resident: c.resident.Load(), Loads: c.loads.Load(), Evictions: c.evicted.Load(),
+		Leases: c.committer.leases.Load(),
+	}
+	commits := c.committer.Stats()
+	st.Commit = SaveStats{
+		commits.Saves, c.committer.buckets.Load(), commits.Failures, commits.Last, commits.Longest, commits.Err,
+	}
+	f := c.flusher
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	st.Flush, st.Saving = f.status, f.saving.since
+	return st
+}
+
+// Health returns what is wrong now with the saves and loads, and since when. It
+// waits for no call of the store.
+func (c *Cache) Health() []error {
+	f := c.flusher
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	unsaved := since.Failure{Err: f.status.Err, Since: f.failing}
+	if unsaved.Err == nil {
+		unsaved = f.commit
+	}
+	errs := []error{unsaved.Says("nothing saved"), f.saving.overdue, f.upkeep.overdue}
+	if load := c.loadFailure.Load(); load != nil {
+		errs = append(errs, load.Says("no bucket loaded"))
+	}
+	return errs
+}
+
+// MoveBack moves all holds, and the buckets of names, back in time, because the
+// clock was ahead when they were saved, and is believed now. So they end when they
+// would have ended, in time that the machine runs. move gets the TAT of a bucket, and the
+// one that is earlier by so much, or 0 if that has passed. It returns the new TAT, or
+// false if the bucket stays. If more buckets than MaxResident are not
+// full, the others stay.
+//
+// A crash may come at any time, and nothing may be moved twice. So the first save
+// says that holds and buckets are about to be moved, and the second, which moves
+// them, also changes the time of the last save.
+func (c *Cache) MoveBack(by int64, names []uint16, move func(key Key, tat, back int64) (to int64, moves bool)) {
+	f := c.flusher
+	now := f.clock.Now()
+	var changes []format.Entry
+	c.Each(func(s *Shard) {
+		for key, g := range s.gates {
+			to := movedBack(g.Hold, now, by)
+			changes = append(changes, holdEntry(key, to))
+			g.Hold, g.unsaved = max(1, to), true
+			g.saved = g.Hold // where a hold goes back to whose commit fails
+		}
+	})
+	for _, name := range names {
+		for e, err := range f.store.All(name) {
+			if err != nil || int64(len(changes)) >= f.resident {
+				break // what is left is cut down when it is loaded
+			}
+			if to, moves := move(Key{e.Name, e.ID}, e.TAT, movedBack(e.TAT, now, by)); moves {
+				e.TAT = to
+				changes = append(changes, e)
+			}
+		}
+	}
+	if len(changes) == 0 || f.store.SaveClock == nil {
+		return
+	}
+	seen, err := f.store.Load(holds, "")
+	if err == nil {
+		err = f.store.SaveClock(f.clock.Moving(seen).Marshal())
+	}
+	if err == nil {
+		err = f.store.Save(append(changes, format.Entry{TAT: now}))
+	}
+	if err == nil {
+		f.store.saveClock(f.clock) // the record is of another time, and perhaps of another boot
+	}
+}
+
+// movedBack returns the instant that is so many nanoseconds earlier, or 0 if that
+// has passed.
+func movedBack(tat, now, by int64) int64 {
+	if tat -= by; tat <= now {
+		return 0
+	}
+	return tat
 }

@@ -44,44 +44,6 @@ import (
 // changes of one call can form a pair: the second is undone only if the first
 // was.
 
-// Change is the change that one call made to one bucket, or to its hold.
-type Change struct {
-	Key   Key
-	Shard *Shard
-	Hash  uint64
-
-	From, To int64         // TAT in the slot, or end of the hold
-	Given    Level         // of the caller's own limit; 0: that of the bucket's rule
-	Turn     *queue.Turn   // that joined the queue
-	Turns    []*queue.Turn // that a reset took out of the queue
-	Counted  bool          // as allowed, by CountLocked
-	Builds   bool          // the answer builds on the TAT, even if From is To
-	Stays    bool          // even if the commit fails
-	Leads    bool          // in its pair
-	Pair     *Pair
-
-	isHold  bool
-	limits  int  // how many of pending.limits came before it
-	renewal bool // of a lease: no caller waits
-}
-
-// work has what one commit saves, and the changes that it finishes.
-type work struct {
-	saves   []format.Entry
-	changes []Change
-	holds   map[Key]savedHold
-}
-
-// savedHold is the newest hold of a bucket in a commit. A Store may reorder
-// saves, so after the save its index is no longer valid.
-type savedHold struct {
-	index int // in work.saves
-	end   int64
-}
-
-// Batch is the work of one commit.
-type Batch = groupcommit.Batch[work]
-
 // renewalPause is the longest that a renewal of a lease waits for others. Half
 // a lease lasts longer, unless callers spend much faster than tokens come back.
 const renewalPause = 5 * time.Millisecond
@@ -127,13 +89,13 @@ func (s *Shard) leaseOf(b table.Slot) *Lease {
 
 // needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
-func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when Need) {
+func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when need) {
 	s := ch.Shard
 	level := c.levelFor(ch, b.Rule())
 	tail := s.TailLocked(b)
-	durable := NeedNone
+	durable := needNone
 	if level >= Leased {
-		durable = NeedFirst
+		durable = needFirst
 	}
 	switch {
 	case tail <= now:
@@ -141,10 +103,10 @@ func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, 
 	case level != Leased:
 		return tail, durable
 	case tail != ch.To: // there is a queue
-		_, tat = s.leaseOf(b).Of(tail)
-		return tat, NeedFirst
+		_, tat = s.leaseOf(b).of(tail)
+		return tat, needFirst
 	}
-	return s.leaseOf(b).Renew(ch.From, ch.To, b.Meta())
+	return s.leaseOf(b).renew(ch.From, ch.To, b.Meta())
 }
 
 // SubmitLocked puts the changes of one call into one commit and returns it, if the
@@ -157,7 +119,7 @@ func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
 }
 
 func (c *committer) submitLocked(changes []Change, now int64) *Batch {
-	most, least, strictest := NeedNone, Synced, Memory
+	most, least, strictest := needNone, Synced, Memory
 	for i := range changes {
 		ch := &changes[i]
 		b, changed := ch.changedLocked()
@@ -173,17 +135,17 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 		most = max(most, when)
 	}
 	if least < Leased && strictest >= Leased {
-		most = NeedFirst
+		most = needFirst
 	}
-	if most != NeedFirst {
+	if most != needFirst {
 		for i := range changes {
 			changes[i].keepLocked()
 		}
 	}
-	if most == NeedNone {
+	if most == needNone {
 		return nil
 	}
-	in := c.Lock(most == NeedFirst)
+	in := c.Lock(most == needFirst)
 	defer c.Unlock()
 	begin := len(in.Work.changes)
 	for i := range changes {
@@ -192,9 +154,9 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 		if !changed {
 			continue
 		}
-		if tat, when := c.needLocked(ch, b, now); when == most || most == NeedFirst {
+		if tat, when := c.needLocked(ch, b, now); when == most || most == needFirst {
 			put := *ch
-			if most == NeedSoon { // the caller has its answer: nothing to undo
+			if most == needSoon { // the caller has its answer: nothing to undo
 				put = renewalOf(ch.Shard, ch.Hash, b)
 			} else if ch.Stays {
 				put.From = put.To
@@ -203,15 +165,38 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 		}
 	}
 	orderPairs(in.Work.changes[begin:])
-	if most == NeedSoon {
+	if most == needSoon {
 		return nil
 	}
 	return in
 }
 
-// CancelLocked is called after a turn has left the queue of the bucket in b. It
+// Cancel takes a turn out of the queue of a bucket, if it has not come, and reports
+// whether it was charged before. It was not if a reset has emptied the queue. If the
+// level is Leased or Synced, the caller waits for the commit that Cancel returns.
+func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in *Batch) {
+	s, h := c.shardOf(key)
+	s.Lock()
+	defer s.Mu.Unlock()
+	g := s.GateLocked(key)
+	i, resident := s.findLocked(key, h)
+	if g == nil || !resident {
+		return turn.Charged, nil
+	}
+	now := c.flusher.clock.Now()
+	b := s.At(i)
+	s.AdvanceLocked(b, g, now)
+	if g.Queue.Leave(turn) {
+		s.MarkDirty(i)
+		in = c.cancelLocked(s, h, b, now, given)
+	}
+	s.tidyGateLocked(key, g, now)
+	return turn.Charged, in
+}
+
+// cancelLocked is called after a turn has left the queue of the bucket in b. It
 // puts the bucket into a commit if the level is Leased or Synced.
-func (c *Cache) CancelLocked(s *Shard, hash uint64, b table.Slot, now int64, given Level) *Batch {
+func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, given Level) *Batch {
 	if s.Limits == nil || b.Rule() == 0 && given == 0 {
 		return nil
 	}
@@ -221,7 +206,7 @@ func (c *Cache) CancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	b.Clear(table.Covered) // the store has a lease that the queue needed
 	ch := Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), Given: given}
 	tat, when := c.committer.needLocked(&ch, b, now)
-	if when != NeedFirst {
+	if when != needFirst {
 		return nil
 	}
 	in := c.committer.Lock(true)
@@ -230,9 +215,45 @@ func (c *Cache) CancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	return in
 }
 
-// HoldLocked puts a hold in force, and into a commit. The same commit saves the
+// HoldLocked puts the end of a hold, and returns it with the commit that makes it
+// durable, or with nil if there is nothing to change. If extend is set, a later hold
+// stays, and an end that has passed is none.
+func (c *Cache) HoldLocked(ch *Change, end int64, extend bool) (until int64, in *Batch) {
+	s, now := ch.Shard, c.flusher.clock.Now()
+	held := int64(0)
+	g := s.GateLocked(ch.Key)
+	if g != nil && g.Hold > now {
+		held = g.Hold
+	}
+	if extend {
+		if end = max(end, held); end <= now {
+			end = 0
+		}
+	}
+	if extend && end == 0 || end == held && (g == nil || g.savedLocked()) {
+		return end, nil
+	}
+	g = s.makeGateLocked(ch.Key, ch.Hash)
+	if i, ok := s.findLocked(ch.Key, ch.Hash); ok {
+		b := s.At(i)
+		s.AdvanceLocked(b, g, now)
+		ch.From, ch.To = b.TAT(), b.TAT()
+	}
+	return end, c.holdLocked(ch, g, end, now, false)
+}
+
+// ResetLocked is SubmitLocked for the change of a reset, which also ends the hold
+// of the bucket.
+func (c *Cache) ResetLocked(ch Change, now int64) *Batch {
+	if g := ch.Shard.GateLocked(ch.Key); g.heldLocked() {
+		return c.holdLocked(&ch, g, 0, now, true)
+	}
+	return c.committer.submitLocked([]Change{ch}, now)
+}
+
+// holdLocked puts a hold in force, and into a commit. The same commit saves the
 // change of the bucket if the hold moves its queue, or if reset is set.
-func (c *Cache) HoldLocked(ch *Change, g *Gate, end, now int64, reset bool) *Batch {
+func (c *Cache) holdLocked(ch *Change, g *Gate, end, now int64, reset bool) *Batch {
 	s := ch.Shard
 	hold := Change{Key: ch.Key, Shard: s, Hash: ch.Hash, To: end, isHold: true}
 	g.Hold = end
@@ -257,7 +278,7 @@ func (ch *Change) changedLocked() (b table.Slot, changed bool) {
 		return b, false
 	}
 	b = ch.Shard.At(i)
-	return b, ch.From != ch.To || ch.Turn != nil || ch.Builds && ch.Shard.UnsavedLocked(b)
+	return b, ch.From != ch.To || ch.Turn != nil || ch.Builds && ch.Shard.unsavedLocked(b)
 }
 
 // keepLocked is for a call that waits for no commit. If its answer builds on
@@ -322,10 +343,25 @@ func renewalOf(s *Shard, hash uint64, b table.Slot) Change {
 	return Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), renewal: true}
 }
 
-// RenewLocked puts the next lease of the bucket in b into a batch. Until the
-// commit, the half that is left covers what the bucket spends. RenewLocked
-// reports whether the caller should yield to the committer.
-func (c *Cache) RenewLocked(s *Shard, hash uint64, b table.Slot, tat int64) (late bool) {
+// SpendLeasedLocked gives the bucket at index i a later TAT, if its lease covers
+// that. If half of the lease is left then, it puts the next one into a batch. Until
+// the commit, the half that is left covers what the bucket spends. late says that
+// the caller should yield to the committer.
+func (c *Cache) SpendLeasedLocked(s *Shard, i uint32, hash uint64, lease *Lease, to int64) (covered, late bool) {
+	b := s.At(i)
+	next, when := lease.renew(b.TAT(), to, b.Meta())
+	if when == needFirst {
+		return false, false
+	}
+	s.Write(i, to)
+	if when == needSoon {
+		late = c.renewLocked(s, hash, b, next)
+	}
+	return true, late
+}
+
+// renewLocked puts the next lease of the bucket in b into a batch.
+func (c *Cache) renewLocked(s *Shard, hash uint64, b table.Slot, tat int64) (late bool) {
 	in := c.committer.Lock(false)
 	defer c.committer.Unlock()
 	ch := renewalOf(s, hash, b)
@@ -365,14 +401,6 @@ func (c *Cache) Await(ctx context.Context, begun time.Time, in *Batch) error {
 		return fmt.Errorf("%w: %w: %v have passed, and the commit may still succeed", ErrNotDurable, err, c.committer.timeout)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, err)
-}
-
-// AwaitCommits makes an empty commit, and so waits until all earlier ones have
-// ended, also those that no caller waits for.
-func (c *Cache) AwaitCommits() {
-	in := c.committer.Lock(true)
-	c.committer.Unlock()
-	in.Await(time.Now(), nil)
 }
 
 // save saves a batch and finishes its changes. flusher.mu is held.
@@ -422,7 +450,7 @@ func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	if ch.Turns != nil {
 		g := s.gateOfLocked(b)
 		g.resets--
-		defer s.TidyGateLocked(ch.Key, g, now)
+		defer s.tidyGateLocked(ch.Key, g, now)
 	}
 	p := s.pendingLocked(b)
 	if p == nil || p.batch != in {
@@ -480,7 +508,7 @@ func (s *Shard) failLocked(ch *Change, i uint32) {
 
 // coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
 func (s *Shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch this, next := s.leaseOf(b).Of(tail); stored {
+	switch this, next := s.leaseOf(b).of(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
 	case this:
@@ -493,7 +521,7 @@ func (s *Shard) coverLocked(b table.Slot, tail, stored int64) {
 // fails, the hold that was last saved is in force again, and not a newer one
 // whose commit failed before.
 func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
-	g := s.MakeGateLocked(ch.Key, ch.Hash)
+	g := s.makeGateLocked(ch.Key, ch.Hash)
 	g.commits--
 	switch newest := g.newest == in; {
 	case err == nil:
@@ -505,33 +533,7 @@ func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
 	if g.commits == 0 {
 		g.newest = nil
 	}
-	s.TidyGateLocked(ch.Key, g, now)
-}
-
-// pending is a bucket in a commit that has not ended.
-type pending struct {
-	key     Key
-	batch   *Batch // newest commit of the bucket
-	index   int    // of its change in the batch, until the save
-	tat     int64  // that the batch saves
-	entries int    // changes of the batch to this bucket
-	limits  []limitChange
-	kept    bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
-}
-
-// limitChange is a change of the limit of a pending bucket.
-type limitChange struct {
-	convert func(tat int64) int64
-	noQueue bool
-}
-
-// ConvertedLocked notes that a bucket in a commit has another limit now, with no
-// queue if noQueue is set. If the commit fails, convert gives the TAT that the
-// bucket gets back what its new TAT got.
-func (s *Shard) ConvertedLocked(b table.Slot, noQueue bool, convert func(tat int64) int64) {
-	if p := s.pendingLocked(b); p != nil {
-		p.limits = append(p.limits, limitChange{convert, noQueue})
-	}
+	s.tidyGateLocked(ch.Key, g, now)
 }
 
 // undone returns the TAT that a bucket gets back: the one before a change, under
@@ -543,55 +545,12 @@ func (p *pending) undone(ch *Change, g *Gate) int64 {
 		if c.noQueue && ch.Turns != nil {
 			var waited queue.Queue
 			waited.Put(ch.Turns)
-			tat, ch.Turns = waited.Tail(tat, g.Rate), nil
+			tat, ch.Turns = waited.Tail(tat, g.rate), nil
 		}
 		tat = c.convert(tat)
 	}
 	return tat
 }
-
-// pendingLocked returns the commit that a bucket is in, or nil.
-func (s *Shard) pendingLocked(b table.Slot) *pending {
-	if b.Has(table.Pending) {
-		for i := range s.pending {
-			if p := &s.pending[i]; p.key.Name == b.Name() && p.key.ID == string(b.ID()) {
-				return p
-			}
-		}
-	}
-	return nil
-}
-
-// dropPendingLocked notes that a bucket's newest commit has ended.
-func (s *Shard) dropPendingLocked(b table.Slot, p *pending) {
-	last := &s.pending[len(s.pending)-1]
-	*p, *last = *last, pending{}
-	s.pending = s.pending[:len(s.pending)-1]
-	b.Clear(table.Pending)
-}
-
-// UnsavedLocked reports whether the store may have another TAT for a bucket
-// than memory has.
-func (s *Shard) UnsavedLocked(b table.Slot) bool {
-	saving := s.directory.saving.Load()
-	return b.Has(table.Dirty|table.Pending) || saving != 0 && b.Meta()&table.SaveMask == saving
-}
-
-// LowerLocked gives a bucket an earlier TAT, after a refund, a reset or a change
-// of its limit. Write gives it a later one, after a spend, a raise or a change of
-// its limit. Only two other things change the TAT of a bucket in memory. A queue
-// charges its turns, which leaves the tail as it is. A failed commit takes back
-// its own change.
-func (s *Shard) LowerLocked(i uint32, tat int64) {
-	if p := s.pendingLocked(s.At(i)); p != nil {
-		p.kept = true
-	}
-	s.Write(i, tat)
-}
-
-// Pair links two changes of one call: if their commit fails, the second is
-// undone only if the leading one was.
-type Pair struct{ undone bool }
 
 // mayUndo reports whether a change may be undone. It notes that the leading
 // change of a pair is undone, so call it for that one first.

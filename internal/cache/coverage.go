@@ -21,12 +21,12 @@ func NewLease(tolerance int64) Lease {
 // instant and a tolerance of 100 years after it are less than 2⁶³ nanoseconds.
 const EndOfTime = 1<<63 - 1 - 36525*24*60*60*1e9
 
-// Of returns the end of the half lease that a TAT is in, and the end of the
+// of returns the end of the half lease that a TAT is in, and the end of the
 // next half lease. A half lease is a stretch of τ÷16. The store gets the second
 // result, which is at most an eighth of τ ahead of the TAT. Half leases of a
 // rule end at the same instants for every bucket, so a bucket need not
 // remember which TAT the store has.
-func (l *Lease) Of(tat int64) (end, next int64) {
+func (l *Lease) of(tat int64) (end, next int64) {
 	step := l.half
 	if step == 0 || tat > EndOfTime {
 		return tat, tat
@@ -35,21 +35,21 @@ func (l *Lease) Of(tat int64) (end, next int64) {
 	return end, end + step
 }
 
-// Need is when the store must have a change.
-type Need uint8
+// need is when the store must have a change.
+type need uint8
 
 // The needs, the least first.
 const (
-	NeedNone  Need = iota
-	NeedSoon       // no caller waits for it: half a lease is left
-	NeedFirst      // before the caller is answered
+	needNone  need = iota
+	needSoon       // no caller waits for it: half a lease is left
+	needFirst      // before the caller is answered
 )
 
-// Renew returns the lease that a bucket needs when its TAT moves from one
+// renew returns the lease that a bucket needs when its TAT moves from one
 // instant to a later one, and when the store must have it. meta is the meta word
 // of the bucket's slot.
-func (l *Lease) Renew(from, to int64, meta uint64) (tat int64, when Need) {
-	end, tat := l.Of(to)
+func (l *Lease) renew(from, to int64, meta uint64) (tat int64, when need) {
+	end, tat := l.of(to)
 	half := tat - end
 	sameHalf := from <= end && from > end-half
 	nextHalf := from <= end-half && from > end-2*half
@@ -58,9 +58,9 @@ func (l *Lease) Renew(from, to int64, meta uint64) (tat int64, when Need) {
 	coming := meta&table.Pending != 0 // a commit that has not ended saves a lease
 	switch {
 	case has && sameHalf && (next || coming):
-		return tat, NeedNone
+		return tat, needNone
 	case has && (sameHalf || nextHalf && next):
-		return tat, NeedSoon
+		return tat, needSoon
 	}
-	return tat, NeedFirst
+	return tat, needFirst
 }

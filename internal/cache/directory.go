@@ -125,122 +125,6 @@ func (t *directory) SetLimits(limits Limits, f func(*Shard)) {
 	t.Each(f)
 }
 
-// Shard is one part of the buckets in memory. Mu guards all of it. Methods named
-// …Locked need it, and so do those of Slots except Prefetch and EvictSteps.
-type Shard struct {
-	// The fields that decisions change share a cache line. Slots begins the next
-	// one, with the address of the slots, which seldom changes: so a processor can
-	// ask for a slot before it has the line of the lock. TestShardLayout checks that.
-	Mu     sync.Mutex
-	Limits Limits    // in force; nil once closed
-	few    [2]count  // of two Names
-	fewOf  [2]uint16 // their numbers, or 0
-
-	table.Slots
-
-	lane      *Lane  // of a hot bucket; nil if there is none
-	rival     uint32 // index of the last bucket for which a fast path waited
-	contended uint32 // how often it did so
-
-	more      []countOf // of other Names
-	Order     uint32    // of locking
-	gates     map[Key]*Gate
-	pending   []pending // buckets in commits: a few at a time
-	directory *directory
-	_         [32]byte
-}
-
-// findLocked returns the index of the key's slot.
-func (s *Shard) findLocked(key Key, h uint64) (i uint32, ok bool) {
-	return s.Find(key.Name, key.ID, h)
-}
-
-// InsertLocked adds a bucket and returns its index.
-func (s *Shard) InsertLocked(name uint16, id string, h uint64, tat int64, rule uint32, flags uint64) uint32 {
-	if len(s.gates) > 0 && s.gates[Key{name, id}] != nil {
-		flags |= table.Gate
-	}
-	s.directory.resident.Add(1)
-	return s.Insert(name, id, h, tat, rule, flags)
-}
-
-// RemoveLocked removes a bucket from memory, saved or not.
-func (s *Shard) RemoveLocked(i uint32) {
-	s.Remove(i)
-	s.directory.resident.Add(-1)
-	s.directory.left.Add(1)
-}
-
-// slotKey returns the key of a slot, as a copy.
-func slotKey(b table.Slot) Key { return Key{b.Name(), string(b.ID())} }
-
-// count has the numbers of allowed and denied decisions on one Name.
-type count [2]uint64
-
-func (c *count) add(d count) { c[0], c[1] = c[0]+d[0], c[1]+d[1] }
-
-// countOf is the count of a Name in one shard.
-type countOf struct {
-	name uint16 // 0 if it is free
-	count
-}
-
-// CountLocked counts a decision on a Name: denied is 0 or 1.
-func (s *Shard) CountLocked(name uint16, denied uint) {
-	if s.fewOf[name&1] != name {
-		s.fetchCountLocked(name)
-	}
-	s.few[name&1][denied]++
-}
-
-// uncountLocked takes an allowed decision back.
-func (s *Shard) uncountLocked(name uint16) {
-	if s.fewOf[name&1] != name {
-		s.fetchCountLocked(name)
-	}
-	s.few[name&1][0]--
-}
-
-// mostCounts is how many counts a shard has besides the few: more would take
-// hundreds of megabytes for all shards if a program has thousands of Names.
-const mostCounts = 64
-
-// fetchCountLocked puts the count of a Name into few, in exchange for that of
-// another one. A Name has a count from its first decision on. If the shard has too
-// many, one of them leaves it.
-func (s *Shard) fetchCountLocked(name uint16) {
-	was := countOf{s.fewOf[name&1], s.few[name&1]}
-	s.fewOf[name&1], s.few[name&1] = name, count{}
-	if len(s.more) > 0 {
-		if c := &s.more[int(name>>1)%len(s.more)]; c.name == name {
-			s.few[name&1], *c = c.count, countOf{}
-		}
-	}
-	if was.name == 0 {
-		return
-	}
-	for {
-		if len(s.more) > 0 {
-			c := &s.more[int(was.name>>1)%len(s.more)]
-			if c.name != 0 && len(s.more) == mostCounts {
-				s.directory.spill(*c)
-				c.name = 0
-			}
-			if c.name == 0 {
-				*c = was
-				return
-			}
-		}
-		fewer := s.more
-		s.more = make([]countOf, max(4, 2*len(fewer)))
-		for _, c := range fewer {
-			if c.name != 0 {
-				s.more[int(c.name>>1)%len(s.more)] = c
-			}
-		}
-	}
-}
-
 // spill adds a count that leaves its shard to those of all shards.
 func (t *directory) spill(c countOf) {
 	t.spilledMu.Lock()
@@ -248,16 +132,6 @@ func (t *directory) spill(c countOf) {
 	sum := t.spilled[c.name]
 	sum.add(c.count)
 	t.spilled[c.name] = sum
-}
-
-// countsLocked calls add with each count of the shard.
-func (s *Shard) countsLocked(add func(name uint16, c count)) {
-	for i, name := range s.fewOf {
-		add(name, s.few[i])
-	}
-	for _, c := range s.more {
-		add(c.name, c.count)
-	}
 }
 
 // Counts returns the numbers of decisions on each Name so far, and the number of
@@ -289,4 +163,81 @@ func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty 
 		add(name, int64(c[0]), int64(c[1]))
 	}
 	return dirty
+}
+
+// Lane returns the lane that a bucket with this hash would have, or nil.
+func (t *directory) Lane(hash uint64) *Lane { return t.lanes.at(hash).Load() }
+
+// tally returns the tally of a Name. It lives as long as the Limiter, because a
+// decision may be counted after its lane was retired.
+func (t *directory) tally(name uint16) *tally {
+	if c, ok := t.tallies.Load(name); ok {
+		return c.(*tally)
+	}
+	c, _ := t.tallies.LoadOrStore(name, new(tally))
+	return c.(*tally)
+}
+
+// place is how far a flush has come.
+type place struct {
+	shard  int
+	inside bool // some buckets of the shard are done; only valid until mu is released
+	end    bool
+}
+
+// evictScan is the number of slots after which evict gives up. In a flood of new
+// ids nearly all buckets are dirty, and a longer search would find nothing either.
+const evictScan = 1 << 12
+
+// evict goes from shard to shard, looks at an eighth of each, and removes the
+// buckets that may go. It stops when tooMany returns false, after evictScan slots,
+// or after all shards. It returns the number of removed buckets.
+func (t *directory) evict(now int64, tooMany func() bool) (removed int) {
+	perClass := uint32(1) << (64 - t.shift)
+	scanned := 0
+	for range len(t.classes) * int(perClass) {
+		n := t.hand.Add(1) - 1
+		shards := t.classes[n/perClass%uint32(len(t.classes))].Load()
+		if shards == nil {
+			continue
+		}
+		s := &(*shards)[n%perClass]
+		for range (s.EvictSteps() + 7) / 8 {
+			looked, gone := s.evictStep(now, false)
+			scanned += looked
+			if removed += gone; !tooMany() || scanned >= evictScan {
+				return removed
+			}
+		}
+	}
+	return removed
+}
+
+// evictBetween removes buckets from the shards that a part of a flush has
+// visited, until more returns false. It returns the number of removed buckets.
+func (t *directory) evictBetween(from, to place, now int64, more func(removed int) bool) (removed int) {
+	for n := from.shard; ; n++ {
+		var s *Shard
+		s, n = t.shardFrom(n)
+		if s == nil || !to.end && (n > to.shard || n == to.shard && !to.inside) {
+			return removed
+		}
+		for range s.EvictSteps() {
+			_, gone := s.evictStep(now, true)
+			if removed += gone; !more(removed) {
+				return removed
+			}
+		}
+	}
+}
+
+// evictStep looks at a few slots, so decisions wait only for microseconds.
+func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
+	s.Lock()
+	defer s.Mu.Unlock() // after the counts: makeSpace must not find fewer buckets than they say
+	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
+	s.directory.resident.Add(-int64(removed))
+	s.directory.left.Add(int64(removed))
+	s.directory.evicted.Add(int64(removed))
+	return scanned, removed
 }

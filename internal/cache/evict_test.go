@@ -93,7 +93,7 @@ func TestFlushEvicts(t *testing.T) {
 		r.put(fmt.Sprint(i))
 	}
 	r.flusher.waiting.Store(1)
-	require.NoError(t, r.FlushDue())
+	require.NoError(t, r.flusher.flush(false))
 	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
 }
 

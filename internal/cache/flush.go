@@ -5,74 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/format"
-	"github.com/stint-go/stint/internal/since"
 	"github.com/stint-go/stint/internal/table"
 )
-
-// flusher saves changed buckets to the store: once per interval, on request,
-// and when the Limiter closes.
-//
-// A flush goes from shard to shard. In each, collect copies the dirty buckets
-// and marks them clean. Decisions go on during the save, and make the buckets
-// that they change dirty again. collect leaves out buckets that are in a commit,
-// and buckets that need not be saved now: their limit is Memory, or a lease covers
-// them. When it has enough for a save, the flush saves them and goes on from
-// there. If the save fails, saved marks its buckets dirty again. A full bucket is
-// deleted from the store, and then leaves memory.
-//
-// mu lets one save run at a time, a flush's or a commit's, so the store gets the
-// TATs of a bucket in the order in which they were taken.
-type flusher struct {
-	directory *directory
-	store     Store
-	clock     *clock.Clock
-	tell      Tell
-	level     Level // of rules that name none
-	resident  int64 // most buckets in memory
-	interval  time.Duration
-	timeout   time.Duration // after which a call of the store is overdue
-
-	mu     sync.Mutex     // held during a save, by a flush or a commit
-	closed bool           // the store is no longer the Cache's
-	number uint64         // of the last part of a flush, 1 to 3
-	round  int            // of the sweep
-	timed  int64          // the last time that was saved, also by an earlier process
-	spare  []format.Entry // memory for the next save
-	space  place          // where the next flush for space begins
-	trial  bool           // whether to save only a few buckets
-	failed bool           // the last save of a flush failed
-
-	waiting atomic.Int64  // callers that wait for space in memory
-	part    chan struct{} // closed when a part of a flush ends; guarded by statusMu
-
-	statusMu sync.Mutex
-	status   FlushStats
-	commit   since.Failure // of the last commit; none once a commit or a flush succeeded
-	saving   watch         // of Store.Save
-	upkeep   watch         // of Store.Maintain
-
-	forAll   shared // flushes of everything that was spent before they begin
-	forSpace shared // flushes that make space in memory
-
-	stop, stopped chan struct{}
-}
-
-func newFlusher(t *directory, o Options) *flusher {
-	f := &flusher{
-		directory: t, store: o.Store, clock: o.Clock, tell: o.Tell, level: o.Level, interval: o.Interval,
-		resident: int64(o.MaxResident), part: make(chan struct{}),
-		timeout: o.Timeout, saving: watch{what: "a save"}, upkeep: watch{what: "the upkeep of the store"},
-		stop: make(chan struct{}), stopped: make(chan struct{}),
-	}
-	f.forAll.run, f.forSpace.run = f.flushAndWait, f.makeSpace
-	return f
-}
 
 // longestBackoff is the longest pause after flushes that failed.
 const longestBackoff = 30 * time.Second
@@ -169,51 +106,6 @@ func (f *flusher) flushParts(all bool) (skipped []*Batch, err error) {
 	return skipped, errors.Join(errs...)
 }
 
-// shared has a flush that several calls wait for, and the next one.
-type shared struct {
-	run func() error
-
-	mu        sync.Mutex // guards the others
-	now, next *sharedFlush
-}
-
-type sharedFlush struct {
-	done chan struct{}
-	err  error // valid once done is closed
-}
-
-// flush returns a flush that has not begun, or the one under way if that will do. At
-// most one is under way and one is next, however many calls come while a disk
-// hangs.
-func (s *shared) flush(underWay bool) *sharedFlush {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.now == nil:
-		s.now = &sharedFlush{done: make(chan struct{})}
-		go s.runAll(s.now)
-		return s.now
-	case underWay:
-		return s.now
-	case s.next == nil:
-		s.next = &sharedFlush{done: make(chan struct{})}
-	}
-	return s.next
-}
-
-// runAll carries out a flush, and those that come next.
-func (s *shared) runAll(f *sharedFlush) {
-	for f != nil {
-		f.err = s.run()
-		done := f.done
-		s.mu.Lock()
-		f = s.next
-		s.now, s.next = f, nil
-		s.mu.Unlock()
-		close(done)
-	}
-}
-
 // FlushShared saves everything spent before the call, in a flush that begins
 // after it. Calls that come during a flush share the next one. After
 // Options.Timeout it returns an error, and the flush goes on.
@@ -251,13 +143,6 @@ func (f *flusher) flushAndWait() error {
 		}
 	}
 	return nil
-}
-
-// place is how far a flush has come.
-type place struct {
-	shard  int
-	inside bool // some buckets of the shard are done; only valid until mu is released
-	end    bool
 }
 
 // flushPartLocked saves dirty buckets, beginning at a place, until they fill one
@@ -317,9 +202,6 @@ func (f *flusher) saveCollected(c *collector, n int, last, withTime bool) error 
 	}
 	return err
 }
-
-// full reports whether memory has no space for another bucket.
-func (f *flusher) full() bool { return f.directory.resident.Load() >= f.resident }
 
 // nextPart returns a channel that is closed when a part of a flush ends. The
 // caller has counted itself in waiting.
@@ -388,7 +270,7 @@ func (f *flusher) sweep(c *collector) {
 				c.holds[e.ID] = key
 				c.changes = append(c.changes, e)
 			}
-			s.TidyGateLocked(key, g, c.now)
+			s.tidyGateLocked(key, g, c.now)
 		}
 	})
 }
@@ -533,14 +415,21 @@ func (t *directory) holdSaved(key Key, end int64, err error, now int64) {
 	s, h := t.shardOf(key)
 	s.Lock()
 	defer s.Mu.Unlock()
-	g := s.MakeGateLocked(key, h)
+	g := s.makeGateLocked(key, h)
 	if err == nil {
 		g.saved = end
 	}
 	g.unsaved = err != nil || g.Hold != end
-	s.TidyGateLocked(key, g, now)
+	s.tidyGateLocked(key, g, now)
 }
 
-// FlushDue saves what a flush of each interval saves: not the buckets that need
-// not survive a crash, nor those that a lease covers.
-func (c *Cache) FlushDue() error { return c.flusher.flush(false) }
+// makeSpaceBetween evicts buckets after a part of a flush that saved n. In a flood
+// of ids that ask once, it evicts those, and spares the buckets that are used more
+// often. If that makes too little space, it goes once more through the same
+// shards, and evicts what was not used in between.
+func (f *flusher) makeSpaceBetween(from, to place, now int64, n int) {
+	more := func(removed int) bool { return removed < n || f.full() }
+	if removed := f.directory.evictBetween(from, to, now, more); removed < n/2 || f.full() {
+		f.directory.evictBetween(from, to, now, more)
+	}
+}

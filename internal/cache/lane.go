@@ -61,9 +61,6 @@ type lanes [64]atomic.Pointer[Lane]
 
 func (ls *lanes) at(hash uint64) *atomic.Pointer[Lane] { return &ls[hash%uint64(len(ls))] }
 
-// Lane returns the lane that a bucket with this hash would have, or nil.
-func (t *directory) Lane(hash uint64) *Lane { return t.lanes.at(hash).Load() }
-
 // Is reports whether a lane is that of a bucket.
 func (n *Lane) Is(name uint16, id string, hash uint64) bool {
 	return n.hash == hash && n.key.Name == name && n.key.ID == id
@@ -77,65 +74,6 @@ func (n *Lane) Swap(was, is int64) bool { return n.tat.CompareAndSwap(was, is) }
 
 // Count counts a decision.
 func (n *Lane) Count(allowed bool) { n.tally.count(allowed) }
-
-// Lock takes the lock of a shard for anything but a fast path.
-func (s *Shard) Lock() {
-	s.Mu.Lock()
-	if s.lane != nil {
-		s.retireLocked()
-	}
-}
-
-// TryLock is Lock, unless it would have to wait.
-func (s *Shard) TryLock() bool {
-	if !s.Mu.TryLock() {
-		return false
-	}
-	if s.lane != nil {
-		s.retireLocked()
-	}
-	return true
-}
-
-// retireLocked gives the slot of a hot bucket its TAT back.
-func (s *Shard) retireLocked() {
-	n := s.lane
-	s.lane, s.rival, s.contended = nil, n.index, promoteAfter-1
-	tat := n.tat.Swap(LaneRetired)
-	s.directory.lanes.at(n.hash).Store(nil)
-	if tat != s.At(n.index).TAT() {
-		s.Write(n.index, tat)
-	}
-}
-
-// ContendedLocked counts a spend for which a fast path had to wait for the lock.
-// It reports whether the bucket, which has index i, should have a lane.
-func (s *Shard) ContendedLocked(i uint32) bool {
-	if s.lane != nil {
-		return false
-	}
-	if s.rival != i {
-		s.rival, s.contended = i, 0
-	}
-	if s.contended++; s.contended < promoteAfter {
-		return false
-	}
-	s.contended = 0
-	return true
-}
-
-// PromoteLocked gives a bucket a lane, if it can have one. A lane does not cut a
-// TAT down to a smaller limit.
-func (s *Shard) PromoteLocked(i uint32, hash uint64) {
-	b, place := s.At(i), s.directory.lanes.at(hash)
-	if s.lane != nil || b.Has(table.Gate|table.Uncut) || place.Load() != nil {
-		return
-	}
-	key := slotKey(b)
-	s.lane = &Lane{Limits: s.Limits, Rule: b.Rule(), index: i, tally: s.directory.tally(key.Name), hash: hash, key: key}
-	s.lane.tat.Store(b.TAT())
-	place.Store(s.lane)
-}
 
 // tally counts the decisions of all lanes of a Name. Many goroutines count at
 // once, so each takes one of several cells, by the address of its stack.
@@ -161,12 +99,7 @@ func (t *tally) sum() (c count) {
 	return c
 }
 
-// tally returns the tally of a Name. It lives as long as the Limiter, because a
-// decision may be counted after its lane was retired.
-func (t *directory) tally(name uint16) *tally {
-	if c, ok := t.tallies.Load(name); ok {
-		return c.(*tally)
-	}
-	c, _ := t.tallies.LoadOrStore(name, new(tally))
-	return c.(*tally)
-}
+// count has the numbers of allowed and denied decisions on one Name.
+type count [2]uint64
+
+func (c *count) add(d count) { c[0], c[1] = c[0]+d[0], c[1]+d[1] }

@@ -1,0 +1,134 @@
+// Package cache is the write-back cache of a Limiter: the TATs of buckets in
+// memory, and when and how they reach the store. A TAT (theoretical arrival time)
+// is the instant at which a bucket will be full again, in Unix nanoseconds.
+//
+// The package knows numbers, ids, TATs and levels of durability. It does not know
+// what a limit is, and it decides nothing: its caller locks a Shard, finds a
+// bucket in it, decides, writes the new TAT, and asks SubmitLocked what the store
+// needs before the answer. commit.go tells what follows, and flush.go how the rest
+// reaches the store. What an operator should hear goes through the functions of
+// Tell.
+//
+// Locks, in this order: the flusher's mu, the directory's mu, the Mu of shards by
+// their Order, and the mutex of the group commit. All other mutexes come last, and
+// none is held while another one is taken.
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/format"
+)
+
+// Key is a bucket: the number of its Name, and its id.
+type Key struct {
+	Name uint16
+	ID   string
+}
+
+// Level is what a change waits for, and so what a crash may forget.
+type Level uint8
+
+// The levels, weakest first. 0 means the default of Options.
+const (
+	Memory  Level = iota + 1 // a crash may forget everything
+	Flushed                  // a crash may forget what changed since the last flush
+	Leased                   // a crash forgets nothing, and may withhold one lease of each bucket
+	Synced                   // a crash forgets nothing and withholds nothing
+)
+
+// Limits are the rules in force in a shard. The package asks them two numbers,
+// never on the fast path.
+type Limits interface {
+	// Rule returns the level of a rule, 0 if it names none, and its leases.
+	Rule(rule uint32) (Level, *Lease)
+}
+
+// NoLease is the last of the rules without arithmetic, which have no lease and
+// no lane.
+const NoLease = 1
+
+// Store has the functions of the store. The last three may be nil, the clock's
+// both or neither.
+type Store struct {
+	Load      func(name uint16, id string) (tat int64, err error)
+	Save      func([]format.Entry) error // may reorder the entries
+	All       func(name uint16) iter.Seq2[format.Entry, error]
+	Maintain  func(now time.Time) error
+	LoadClock func() ([]byte, error)
+	SaveClock func(record []byte) error
+	Room      func() int // how many buckets it can save before a save has to wait
+}
+
+// Tell has the functions that a Cache calls when something happens. They are
+// called with locks held, so they must return at once, and not call the Cache.
+type Tell struct {
+	Failed    func(err error)             // a flush failed, the first in a row
+	Recovered func()                      // a flush succeeded after one that failed
+	Overdue   func(err error)             // a call of the store takes longer than Timeout
+	Ended     func(err error)             // a call that was overdue ended
+	Called    func(saved bool, err error) // a call of the store ended; saved: it was Save
+	Stepped   func(step time.Duration)    // the wall clock was set
+}
+
+// Options are the options of New. All but Tell are mandatory.
+type Options struct {
+	Store       Store
+	Clock       *clock.Clock
+	Tell        Tell
+	Level       Level         // of rules that name none
+	MaxResident int           // most buckets in memory
+	Interval    time.Duration // of flushes
+	Timeout     time.Duration // after which a caller no longer waits for the store
+}
+
+// ErrNotDurable: the store could not make a change durable.
+var ErrNotDurable = errors.New("stint: not durable")
+
+// ErrFull: memory holds MaxResident buckets, and none could be written to the
+// store to make space.
+var ErrFull = errors.New("stint: too many buckets")
+
+// holds is the Name of the entries of holds.
+const holds = 0
+
+// BeginClock lets a clock go on from the store's time if the wall clock is
+// wrong. It returns how far off a wall clock is that is not believed, or by how
+// much the store's time goes back to one that is believed.
+func (s *Store) BeginClock(c *clock.Clock) (wrong, back time.Duration, err error) {
+	seen, err := s.Load(holds, "")
+	if err != nil {
+		return 0, 0, fmt.Errorf("stint: read the time of the last save: %w", err)
+	}
+	var was clock.Record
+	if s.LoadClock != nil {
+		record, err := s.LoadClock()
+		if err != nil {
+			return 0, 0, fmt.Errorf("stint: read the record of the clock: %w", err)
+		}
+		if was, err = clock.Unmarshal(record); err != nil {
+			return 0, 0, fmt.Errorf("%w: %w", format.ErrCorrupt, err)
+		}
+	}
+	wrong, back = c.Begin(seen, was)
+	return wrong, back, nil
+}
+
+// saveClock saves what the next process has to know about the clock. It comes
+// before each save, because the time of a save means something only together
+// with the boot in which it was made.
+func (s *Store) saveClock(c *clock.Clock) error {
+	record, unsaved := c.Record()
+	if !unsaved || s.SaveClock == nil {
+		return nil
+	}
+	if err := s.SaveClock(record.Marshal()); err != nil {
+		return fmt.Errorf("save the record of the clock: %w", err)
+	}
+	c.Saved(record)
+	return nil
+}
