@@ -60,22 +60,17 @@ var allowedImports = map[string][]string{
 	"internal/testlength": {},                     // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
-	"internal/subprocess":     {"github.com/stretchr/testify/"},                                                                                         // tests only
-	"internal/decidertest":    {".", "internal/onetotal", "internal/settle", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
-	"internal/rulestest":      {".", "httplimit", "rules", "internal/decidertest", "internal/lockout", "github.com/stretchr/testify/"},                  // tests only
-	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},                                          // tests only
-	"internal/dbfile":         {"."},                                                                                                                    // for programs of this module that do not know a file's limits
+	"internal/subprocess":     {"github.com/stretchr/testify/"},                                                          // tests only
+	"internal/decidertest":    {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest":      {".", "httplimit", "rules", "internal/decidertest", "github.com/stretchr/testify/"},       // tests only
+	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},           // tests only
+	"internal/dbfile":         {"."},                                                                                     // for programs of this module that do not know a file's limits
 	"storetest":               {"."},
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
-	"internal/places":         {"."},                     // what doors share; not the root's
-	"internal/clientid":       {".", "internal/lockout"}, // the same
-	"internal/lockout":        {"."},                     // the same
-	"internal/settle":         {"."},                     // the same
-	"internal/onetotal":       {"."},                     // the same
-	"rules":                   {".", "internal/clientid", "internal/lockout", "internal/onetotal", "internal/places", "internal/settle"},
+	"rules":                   {"."},
 	"httplimit":               {".", "rules"},
-	"netlimit":                {".", "internal/clientid", "internal/places"},
+	"netlimit":                {".", "rules"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
 	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/spell"},

@@ -159,7 +159,10 @@ func (s *clientStream) RecvMsg(msg any) error {
 func (c *client) settles(ctx context.Context, turn *rules.Turn) func(cost int64) {
 	var once sync.Once
 	return func(cost int64) {
-		once.Do(func() { c.failed(ctx, turn.Settle(cost)) })
+		once.Do(func() {
+			_, err := turn.Settle(cost)
+			c.failed(ctx, err)
+		})
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/rules"
 )
 
 // If the owner closes between the spend of a bound and its settlement, the
@@ -25,24 +25,27 @@ func TestSettleAfterOwner(t *testing.T) {
 			opts := &Options{LimiterOptions: stint.Options{Now: func() time.Time { return now }}}
 			owner, guest := openOn(t, path, limits, opts), openOn(t, path, limits, opts)
 			key := perID.Key("a")
-			bound := settle.Bound{Key: key, Cost: 5, At: now}
-			d, err := guest.Spend(key, 5)
+			client := rules.Client{Limiter: guest}
+			bound, err := client.Begin(t.Context(), key, 5)
 			require.NoError(t, err)
-			require.True(t, d.Allowed)
-			other := settle.Bound{Key: key, Cost: 1, At: now}
-			_, err = guest.Spend(key, 1)
+			other, err := client.Begin(t.Context(), key, 1)
 			require.NoError(t, err)
 			require.NoError(t, owner.Close())
 			eventually(t, func() bool { return guest.Role() == RoleOwner }, "the guest takes over")
 
-			short, d, err := bound.Replace(guest, 2)
+			left := func() int64 {
+				b, err := guest.Bucket(key)
+				require.NoError(t, err)
+				return b.Remaining
+			}
+			short, err := bound.Settle(2)
 			require.NoError(t, err)
 			require.Zero(t, short)
-			require.EqualValues(t, 4, d.Remaining)
-			short, d, err = other.Replace(guest, 6)
+			require.EqualValues(t, 4, left())
+			short, err = other.Settle(6)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, short)
-			require.Zero(t, d.Remaining)
+			require.Zero(t, left())
 		})
 	}
 }
@@ -85,12 +88,12 @@ func settleAfterKill(t *testing.T, limit stint.Limit) {
 	require.Equal(t, RoleGuest, guest.Role())
 
 	key := perID.Key("a")
-	bounds := make([]settle.Bound, 16)
+	client := rules.Client{Limiter: guest}
+	bounds, costs := make([]*rules.Turn, 16), make([]int64, 16)
 	for i := range bounds {
-		bounds[i] = settle.Bound{Key: key, Cost: 1 + rng.Int64N(50), At: guest.Now()}
-		d, err := guest.Spend(key, bounds[i].Cost)
+		costs[i] = 1 + rng.Int64N(50)
+		bounds[i], err = client.Begin(t.Context(), key, costs[i])
 		require.NoError(t, err)
-		require.True(t, d.Allowed)
 	}
 	killed, kill, after := make(chan bool), make(chan bool), rng.IntN(len(bounds))
 	go func() {
@@ -107,10 +110,10 @@ func settleAfterKill(t *testing.T, limit stint.Limit) {
 			}
 		}
 		used := rng.Int64N(100)
-		short, _, err := b.Replace(guest, used)
+		short, err := b.Settle(used)
 		if err != nil {
 			require.ErrorIs(t, err, ErrNoAnswer)
-			least, most = least+min(used, b.Cost), most+max(used, b.Cost)
+			least, most = least+min(used, costs[i]), most+max(used, costs[i])
 			continue
 		}
 		require.Zero(t, short)

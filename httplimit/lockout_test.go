@@ -5,14 +5,12 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/lockout"
 )
 
 // lockedOut locks an id out with five failures, and returns for how long.
@@ -71,19 +69,6 @@ func TestLockOutMax(t *testing.T) {
 			}
 			require.NoError(t, lim.Reset(perKey.Key("k")))
 		}
-	})
-	t.Run("at the same time", func(t *testing.T) {
-		lim, clock := newLimiter(t, nil)
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				_, err := lockout.Rule{For: ru.LockOut, Max: ru.LockOutMax}.Hold(lim, stint.Bucket{Key: perKey.Key("k")}, clock.now())
-				require.NoError(t, err)
-			})
-		}
-		wg.Wait()
-		require.Equal(t, clock.now().Add(15*time.Minute).UnixNano(), heldUntil(t, lim, perKey.Key("k")).UnixNano(),
-			"one lock-out")
 	})
 	t.Run("ids", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)

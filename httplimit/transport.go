@@ -196,7 +196,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		var once sync.Once
 		t.Settle(res, func(cost int64) {
 			once.Do(func() {
-				if err := turn.Settle(cost); err != nil {
+				if _, err := turn.Settle(cost); err != nil {
 					t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
 				}
 			})

@@ -13,7 +13,8 @@
 //
 // A client whose connection is denied sees a reset, and no reason. Browsers and
 // other well-behaved clients should never see one. Set the limits to several
-// times what one client needs, because many clients may share an address.
+// times what one client needs, because many clients may share an address. With
+// rules.LogDenials[netlimit.Peer] in Options.Observers, denials are in the log.
 //
 // To bound the total number of connections, put
 // golang.org/x/net/netutil.LimitListener around the Listener.
@@ -27,15 +28,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"reflect"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/clientid"
-	"github.com/stint-go/stint/internal/places"
+	"github.com/stint-go/stint/rules"
 )
 
 // Options configure a Listener. With the zero value it denies nothing.
@@ -60,42 +58,33 @@ type Options struct {
 	// health checks.
 	Exempt []netip.Prefix
 
-	// Denied is called with the address of a connection that was closed, and why:
-	// the error wraps ErrDenied, or is that of the Limiter. It is called at most
-	// once for each peer and second; a *DeniedError then has the number of
-	// connections that were left out. It must not block.
-	Denied func(net.Addr, error)
-
 	// FailOpen lets connections pass if the Limiter returns an error.
 	FailOpen bool
+
+	// Observers receive every decision and error, such as rules.LogDenials[Peer].
+	// Those of the bound InFlight have the label "connections". Observers must not
+	// block.
+	Observers []rules.Observer[Peer]
 }
+
+// A Peer is the client of a connection.
+type Peer struct {
+	Addr net.Addr // of the connection
+	ID   string   // IPv4 address, or /64 network of an IPv6 address
+}
+
+// Context is that of no request.
+func (Peer) Context() context.Context { return context.Background() }
 
 // ErrDenied is why a connection was closed.
 var ErrDenied = errors.New("netlimit: too many connections")
-
-// A DeniedError says why a connection was closed.
-type DeniedError struct {
-	Peer    string // id of the peer
-	Omitted int    // closed connections of the peer since the last report
-	Err     error  // ErrDenied, or an error of the Limiter
-}
-
-func (e *DeniedError) Error() string {
-	if e.Omitted > 0 {
-		return fmt.Sprintf("%v: of %s, and %d more", e.Err, e.Peer, e.Omitted)
-	}
-	return fmt.Sprintf("%v: of %s", e.Err, e.Peer)
-}
-
-// Unwrap returns Err.
-func (e *DeniedError) Unwrap() error { return e.Err }
 
 // Listener returns a listener whose Accept closes connections that a limit
 // denies, with a reset, and goes on with the next one. Nil options deny nothing.
 // Connections that are not from an IP address, such as those of Unix sockets,
 // pass. It panics without a Limiter if Rate is set, and if InFlight is negative.
 func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
-	ln := &listener{Listener: l, lim: lim, places: places.NewTable[netip.Addr](), reports: make(map[netip.Addr]*report)}
+	ln := &listener{Listener: l}
 	if opts != nil {
 		ln.opts = *opts
 		ln.opts.Exempt = make([]netip.Prefix, 0, len(opts.Exempt))
@@ -103,20 +92,38 @@ func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
 			ln.opts.Exempt = append(ln.opts.Exempt, unmapped(p))
 		}
 	}
-	if ln.opts.Rate != 0 && isMissing(lim) {
-		panic("netlimit: Listener: a Rate without a Limiter")
+	of := &rules.Options[Peer]{FailOpen: ln.opts.FailOpen, Observers: ln.opts.Observers}
+	if ln.opts.Rate != 0 {
+		ln.rate = rules.New(lim, of, rule{Key: keyOf(ln.opts.Rate)})
+		ln.local, _ = lim.(*stint.Limiter)
 	}
-	if ln.opts.InFlight < 0 {
-		panic(fmt.Sprintf("netlimit: Listener: InFlight is %d, want 0 or more", ln.opts.InFlight))
+	if ln.opts.InFlight != 0 {
+		ln.open = newUnlimited()
+		ln.places = rules.New(ln.open, of, rule{Key: keyOf(connections), InFlight: int64(ln.opts.InFlight)})
 	}
-	ln.local, _ = lim.(*stint.Limiter)
 	return ln
 }
 
-// isMissing reports whether there is no Limiter, or a nil one of any type.
-func isMissing(lim stint.Decider) bool {
-	v := reflect.ValueOf(lim)
-	return lim == nil || v.Kind() == reflect.Pointer && v.IsNil()
+type rule = rules.Rule[Peer, struct{}]
+
+func keyOf(name stint.Name) rules.KeyFunc[Peer] {
+	return func(p Peer) (stint.Key, error) { return name.Key(p.ID), nil }
+}
+
+// connections is the Name of the bound InFlight, in a Limiter of its own: only this
+// Listener counts, and Accept never waits for it.
+const connections stint.Name = 1
+
+func newUnlimited() *stint.Limiter {
+	limits, err := stint.NewLimits(stint.Names{connections: {Label: "connections", Limit: stint.Unlimited}})
+	if err != nil {
+		panic(err)
+	}
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	if err != nil {
+		panic(err)
+	}
+	return lim
 }
 
 // unmapped returns a network of IPv4 addresses as such, if it is written as
@@ -130,20 +137,20 @@ func unmapped(p netip.Prefix) netip.Prefix {
 
 type listener struct {
 	net.Listener
-	lim    stint.Decider
-	local  *stint.Limiter // lim, if it is one
 	opts   Options
-	names  clientid.Names
-	places *places.Table[netip.Addr]
-
-	mu      sync.Mutex // guards the rest
-	reports map[netip.Addr]*report
+	rate   *rules.Door[Peer, struct{}] // nil without Rate
+	local  *stint.Limiter              // the Limiter of rate, if it is one
+	places *rules.Door[Peer, struct{}] // nil without InFlight
+	open   *stint.Limiter              // of places
 }
 
-// report is the last report on a peer.
-type report struct {
-	at      time.Time
-	omitted int
+// Close implements net.Listener.
+func (ln *listener) Close() error {
+	err := ln.Listener.Close()
+	if ln.open != nil {
+		err = errors.Join(err, ln.open.Close())
+	}
+	return err
 }
 
 // Accept implements net.Listener.
@@ -161,30 +168,25 @@ func (ln *listener) Accept() (net.Conn, error) {
 
 // admit returns the connection for the server, or closes it and returns nil.
 func (ln *listener) admit(conn net.Conn) net.Conn {
-	peer, ok := peerOf(conn.RemoteAddr())
-	if !ok || ln.exempt(peer) {
+	addr, ok := peerOf(conn.RemoteAddr())
+	if !ok || ln.exempt(addr) {
 		return conn
 	}
-	peer = network(peer)
-	c := &limitedConn{Conn: conn, ln: ln, peer: peer}
-	later := ln.opts.Rate != 0 && ln.waits(peer)
-	if ln.opts.InFlight > 0 {
-		c.place, _ = ln.places.Enter(context.Background(), peer, places.Bound{Most: int64(ln.opts.InFlight)})
-		if !c.place.Taken() {
-			ln.deny(conn, peer, ErrDenied)
+	c := &limitedConn{Conn: conn, ln: ln, peer: Peer{conn.RemoteAddr(), idOf(addr)}}
+	if ln.places != nil {
+		place, d, err := ln.places.Begin(c.peer)
+		if err != nil || !d.Allowed {
+			place.Leave()
+			reset(conn)
 			return nil
 		}
+		c.place = place
 	}
-	if !later {
-		var err error
-		c.decided.Do(func() { err = ln.spend(peer) })
-		if err != nil {
-			c.leave()
-			ln.deny(conn, peer, err)
-			return nil
-		}
+	later := ln.rate != nil && ln.waits(c.peer)
+	if !later && c.decide() != nil {
+		return nil
 	}
-	if !later && !c.place.Taken() {
+	if !later && c.place == nil {
 		return conn
 	}
 	return withMethods(c)
@@ -200,12 +202,11 @@ func (ln *listener) exempt(peer netip.Addr) bool {
 }
 
 // waits reports whether a decision may wait for the disk or another process.
-func (ln *listener) waits(peer netip.Addr) bool {
+func (ln *listener) waits(peer Peer) bool {
 	if ln.local == nil {
 		return true
 	}
-	key, _ := ln.key(peer)
-	limit, _ := ln.local.Limits().For(key)
+	limit, _ := ln.local.Limits().For(ln.opts.Rate.Key(peer.ID))
 	level := limit.Durability
 	if level == 0 {
 		level = ln.local.Durability()
@@ -213,36 +214,17 @@ func (ln *listener) waits(peer netip.Addr) bool {
 	return level >= stint.Leased
 }
 
-// key returns the bucket of a peer.
-func (ln *listener) key(peer netip.Addr) (stint.Key, error) {
-	return clientid.Key(ln.names.Of(ln.lim), ln.opts.Rate.Key(idOf(peer)), false, false)
-}
-
 // spend takes a token of a peer, if there is a Rate. The error says why the
 // connection is denied.
-func (ln *listener) spend(peer netip.Addr) error {
-	if ln.opts.Rate == 0 {
+func (ln *listener) spend(peer Peer) error {
+	if ln.rate == nil {
 		return nil
 	}
-	var d stint.Decision
-	key, err := ln.key(peer)
-	if err == nil {
-		d, err = ln.lim.Do(context.Background(), []stint.Request{key.Cost(1)}, nil)
+	p, d, err := ln.rate.Begin(peer)
+	if p.Leave(); err == nil && !d.Allowed {
+		err = fmt.Errorf("%w: of %s", ErrDenied, peer.ID)
 	}
-	switch {
-	case err != nil && !ln.opts.FailOpen:
-		return err
-	case err == nil && !d.Allowed:
-		return ErrDenied
-	}
-	return nil
-}
-
-// deny closes a connection with a reset, and reports it.
-func (ln *listener) deny(conn net.Conn, peer netip.Addr, why error) {
-	addr := conn.RemoteAddr()
-	reset(conn)
-	ln.report(addr, peer, why)
+	return err
 }
 
 // reset closes a connection without an answer, and without a state in which it
@@ -254,55 +236,12 @@ func reset(conn net.Conn) {
 	conn.Close()
 }
 
-const (
-	reportEvery = time.Second
-	maxReports  = 1 << 14 // peers of which the last report is known
-)
-
-// report tells the operator that a connection was closed, unless it did so for
-// the same peer within a second.
-func (ln *listener) report(addr net.Addr, peer netip.Addr, why error) {
-	if ln.opts.Denied == nil {
-		return
-	}
-	now := time.Now()
-	ln.mu.Lock()
-	r := ln.reports[peer]
-	if r != nil && now.Sub(r.at) < reportEvery {
-		r.omitted++
-		ln.mu.Unlock()
-		return
-	}
-	if r == nil {
-		if len(ln.reports) >= maxReports {
-			ln.sweepLocked(now)
-		}
-		r = new(report)
-		ln.reports[peer] = r
-	}
-	omitted := r.omitted
-	r.at, r.omitted = now, 0
-	ln.mu.Unlock()
-	ln.opts.Denied(addr, &DeniedError{Peer: idOf(peer), Omitted: omitted, Err: why})
-}
-
-// sweepLocked forgets reports. Of many peers in one second it forgets all.
-func (ln *listener) sweepLocked(now time.Time) {
-	for peer, r := range ln.reports {
-		if now.Sub(r.at) >= reportEvery {
-			delete(ln.reports, peer)
-		}
-	}
-	if len(ln.reports) >= maxReports/2 {
-		clear(ln.reports)
-	}
-}
-
 func idOf(peer netip.Addr) string {
 	if peer.Is4() {
 		return peer.String()
 	}
-	return netip.PrefixFrom(peer, 64).String()
+	p, _ := peer.Prefix(64) // valid for each IPv6 address
+	return p.String()
 }
 
 // peerOf returns the address of a peer.
@@ -318,26 +257,15 @@ func peerOf(addr net.Addr) (netip.Addr, bool) {
 	return at.Addr().Unmap().WithZone(""), err == nil && addr.Network() != "unix"
 }
 
-// network returns an IPv4 address, or the first address of an IPv6 address's
-// /64.
-func network(peer netip.Addr) netip.Addr {
-	if peer.Is4() {
-		return peer
-	}
-	p, _ := peer.Prefix(64) // valid for each IPv6 address
-	return p.Addr()
-}
-
 // limitedConn is a connection with a place, or whose first Read decides.
 type limitedConn struct {
 	net.Conn
 	ln    *listener
-	peer  netip.Addr
-	place places.Place[netip.Addr]
-	left  atomic.Bool
+	peer  Peer
+	place *rules.Pass[Peer, struct{}] // nil if it has none
 
-	decided sync.Once
-	denied  atomic.Pointer[DeniedError] // why the connection was closed; nil otherwise
+	once   sync.Once
+	denied error // set by once
 }
 
 // Read implements net.Conn. The first Read decides, if Accept would have had to
@@ -359,33 +287,20 @@ func (c *limitedConn) Write(p []byte) (int, error) {
 }
 
 func (c *limitedConn) decide() error {
-	c.decided.Do(func() {
-		if err := c.ln.spend(c.peer); err != nil {
-			c.denied.Store(&DeniedError{Peer: idOf(c.peer), Err: err})
-			addr := c.RemoteAddr()
+	c.once.Do(func() {
+		if c.denied = c.ln.spend(c.peer); c.denied != nil {
 			reset(c.Conn)
-			c.leave()
-			c.ln.report(addr, c.peer, err)
+			c.place.Leave()
 		}
 	})
-	if err := c.denied.Load(); err != nil {
-		return err
-	}
-	return nil
+	return c.denied
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
-	c.leave()
+	c.place.Leave()
 	return err
-}
-
-// leave gives the place back, once.
-func (c *limitedConn) leave() {
-	if !c.left.Swap(true) && c.place.Taken() {
-		c.place.Leave()
-	}
 }
 
 // NetConn returns the connection that the Listener has wrapped. The one who

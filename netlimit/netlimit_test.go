@@ -14,15 +14,16 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/rules"
 )
 
 const perPeer stint.Name = 1
@@ -65,6 +66,20 @@ func from(addr string) *fakeConn {
 	return &fakeConn{peer: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(addr))}
 }
 
+// denials returns an observer of denials.
+func denials(f func(Peer, rules.Decision)) []rules.Observer[Peer] {
+	return []rules.Observer[Peer]{{Decisions: func(p Peer, ds []rules.Decision) {
+		if !ds[0].Allowed {
+			f(p, ds[0])
+		}
+	}}}
+}
+
+// running returns the peers that have places.
+func running(ln net.Listener) []rules.Running {
+	return slices.Collect(rules.InFlightOf(ln.(*listener).open))
+}
+
 // accepted returns the indices of the connections that pass.
 func accepted(t *testing.T, opts *Options, lim stint.Decider, conns ...*fakeConn) (passed []int) {
 	inner := make(fakeListener, len(conns))
@@ -93,22 +108,26 @@ func TestListener(t *testing.T) {
 			from("[2001:db8::1]:1"), from("[2001:db8::2]:1"), from("[2001:db8::3]:1"), from("[::ffff:192.0.2.1]:9")}
 		lim := newLimiter(t, stint.PerHour(2))
 		var denied []string
-		passed := accepted(t, &Options{Rate: perPeer, Denied: func(addr net.Addr, err error) {
-			var why *DeniedError
-			require.ErrorAs(t, err, &why)
-			require.ErrorIs(t, err, ErrDenied)
-			denied = append(denied, why.Peer)
-		}}, lim, conns...)
+		passed := accepted(t, &Options{Rate: perPeer, Observers: denials(func(p Peer, d rules.Decision) {
+			require.Equal(t, p.ID, d.Key.ID)
+			denied = append(denied, d.Label+" "+p.ID)
+		})}, lim, conns...)
 		require.Equal(t, []int{0, 1, 3, 4, 5}, passed)
 		require.EqualValues(t, 1, conns[2].closed.Load())
-		require.Equal(t, []string{"192.0.2.1", "2001:db8::/64"}, denied, "once for each peer and second")
+		require.Equal(t, []string{"connections 192.0.2.1", "connections 2001:db8::/64", "connections 192.0.2.1"}, denied)
 		b, err := lim.Bucket(perPeer.Key("2001:db8::/64"))
 		require.NoError(t, err)
 		require.Zero(t, b.Remaining, "as in httplimit, the id is the network")
 	})
 	t.Run("in flight", func(t *testing.T) {
 		conns := []*fakeConn{from("192.0.2.1:1"), from("192.0.2.1:2"), from("192.0.2.1:3"), from("192.0.2.2:1")}
-		require.Equal(t, []int{0, 1, 3}, accepted(t, &Options{InFlight: 2}, nil, conns...))
+		var denied []string
+		opts := &Options{InFlight: 2, Observers: denials(func(p Peer, d rules.Decision) {
+			require.True(t, d.InFlight.Denied)
+			denied = append(denied, d.Label+" "+p.Addr.String())
+		})}
+		require.Equal(t, []int{0, 1, 3}, accepted(t, opts, nil, conns...))
+		require.Equal(t, []string{"connections 192.0.2.1:3"}, denied)
 	})
 	t.Run("exempt, and not from an address", func(t *testing.T) {
 		lim := newLimiter(t, stint.Blocked)
@@ -123,7 +142,7 @@ func TestListener(t *testing.T) {
 		lim := newLimiter(t, stint.PerHour(2))
 		require.NoError(t, lim.Close())
 		var why error
-		opts := &Options{Rate: perPeer, Denied: func(_ net.Addr, err error) { why = err }}
+		opts := &Options{Rate: perPeer, Observers: []rules.Observer[Peer]{{Error: func(_ Peer, err error) { why = err }}}}
 		require.Empty(t, accepted(t, opts, lim, from("192.0.2.1:1")))
 		require.ErrorIs(t, why, stint.ErrClosed)
 		opts.FailOpen = true
@@ -131,27 +150,6 @@ func TestListener(t *testing.T) {
 		require.Panics(t, func() { Listener(nil, nil, &Options{Rate: perPeer}) })
 		require.Panics(t, func() { Listener(nil, (*stint.Limiter)(nil), &Options{Rate: perPeer}) })
 		require.Panics(t, func() { Listener(nil, nil, &Options{InFlight: -1}) })
-	})
-	t.Run("reports leave out the rest", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var omitted []int
-			ln := Listener(nil, nil, &Options{Denied: func(_ net.Addr, err error) {
-				var why *DeniedError
-				require.ErrorAs(t, err, &why)
-				omitted = append(omitted, why.Omitted)
-			}}).(*listener)
-			peer := netip.MustParseAddr("192.0.2.1")
-			for range 2500 {
-				ln.deny(from("192.0.2.1:1"), peer, ErrDenied)
-				time.Sleep(time.Millisecond)
-			}
-			require.Equal(t, []int{0, 999, 999}, omitted)
-			for range 3 * maxReports {
-				peer = peer.Next()
-				ln.deny(from("192.0.2.1:1"), peer, ErrDenied)
-			}
-			require.LessOrEqual(t, len(ln.reports), maxReports)
-		})
 	})
 }
 
@@ -186,11 +184,8 @@ func TestListenerLater(t *testing.T) {
 		require.Error(t, err)
 		require.False(t, errors.Is(err, io.EOF), "a reset, and no answer")
 		conn.Close()
-		running := 0
-		for _, state := range ln.(*listener).places.All() {
-			running = int(state.Running)
-		}
-		require.Equal(t, 1, running, "the denied one has no place, once")
+		require.Equal(t, []rules.Running{{Key: connections.Key("127.0.0.1"), Running: 1}}, running(ln),
+			"the denied one has no place, once")
 	}
 }
 
@@ -236,9 +231,7 @@ func TestListenerStorm(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for peer := range ln.(*listener).places.All() {
-		t.Errorf("%v has a place", peer)
-	}
+	require.Empty(t, running(ln))
 }
 
 // The methods of TCP connections still work.
@@ -390,7 +383,5 @@ func TestListenerHTTP(t *testing.T) {
 	require.ErrorIs(t, <-ended, http.ErrServerClosed)
 	require.NotZero(t, served.Load())
 	require.NotZero(t, hijacked.Load())
-	for peer := range ln.(*listener).places.All() {
-		t.Errorf("%v has a place", peer)
-	}
+	require.Empty(t, running(ln))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
+	"github.com/stint-go/stint/rules"
 )
 
 // An outage between the spend of a bound and its settlement, or during either:
@@ -33,10 +33,9 @@ func TestSettleOverOutage(t *testing.T) {
 			clock := newTestClock()
 			l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, RepeatDenials: -1})
 			key := perID.Key("a")
-			b := settle.Bound{Key: key, Cost: 5, At: clock.now()}
-			d, err := l.Spend(key, 5)
+			client := rules.Client{Limiter: l}
+			bound, err := client.Begin(t.Context(), key, 5)
 			require.NoError(t, err)
-			require.True(t, d.Allowed)
 			c.fail(errCut)
 			_, err = l.Check(key, 1)
 			require.NoError(t, err)
@@ -45,7 +44,7 @@ func TestSettleOverOutage(t *testing.T) {
 				c.mend()
 				l.comesBack(t)
 			}
-			short, _, err := b.Replace(l, tc.cost)
+			short, err := bound.Settle(tc.cost)
 			require.NoError(t, err)
 			require.Equal(t, tc.short, short)
 			if tc.settledAway {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	truecost "github.com/stint-go/stint/internal/settle"
 )
 
 // A Client keeps requests within a quota, and away from a server for as long as
@@ -124,10 +123,10 @@ func (t *Turn) Refund() error {
 }
 
 // Settle replaces the cost of a request, which was an upper bound, by the true
-// one, as far as the bucket has the tokens.
-func (t *Turn) Settle(cost int64) error {
-	_, _, err := truecost.Bound{Key: t.key, Cost: t.cost, At: t.spent}.Replace(t.client.Limiter, cost)
-	return err
+// one, as far as the bucket has the tokens. short is how many were missing.
+func (t *Turn) Settle(cost int64) (short int64, err error) {
+	short, _, err = spentBound{t.key, t.cost, t.spent}.replace(t.client.Limiter, cost)
+	return short, err
 }
 
 // An Answer is what a server says about its limits.

@@ -2,15 +2,12 @@ package rules
 
 import (
 	"context"
-	"iter"
 	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/onetotal"
-	"github.com/stint-go/stint/internal/places"
 )
 
 // part is a rule of a pass, with its decision.
@@ -18,7 +15,7 @@ type part[R Request, O any] struct {
 	Decision
 	rule  *Rule[R, O]
 	bound *Rule[R, O] // whose bound on requests in flight counts
-	place places.Place[places.Bucket]
+	place place
 	begun int64 // an instant before the spend, if the rule needs it
 	state state
 }
@@ -65,41 +62,22 @@ const noPlace = time.Second
 
 // enter takes the place of a rule. If there is none, the rule has denied.
 func (a *part[R, O]) enter(ctx context.Context, lim stint.Decider) bool {
-	bucket := places.Bucket{Limiter: lim, Key: a.RuleKey}
-	var state places.State
+	of := bucket{lim, a.RuleKey}
+	var state Running
 	if a.bound.Shadow {
-		a.place, state = places.Requests.Force(bucket)
+		a.place, state = inFlight.force(of)
 	} else {
-		a.place, state = places.Requests.Enter(ctx, bucket, places.Bound{
-			Most: a.InFlight.Limit, Wait: a.bound.InFlightWait, Queue: a.bound.InFlightQueue})
+		a.place, state = inFlight.enter(ctx, of, bound{
+			most: a.InFlight.Limit, wait: a.bound.InFlightWait, queue: a.bound.InFlightQueue})
 	}
 	a.InFlight.Running = state.Running
-	if a.place.Taken() {
+	if a.place.taken() {
 		a.InFlight.Denied = state.Running > a.InFlight.Limit
 		return true
 	}
 	a.InFlight.Denied, a.RetryAfter = true, noPlace
 	a.to(deny)
 	return false
-}
-
-// Running has the requests of a key that run or wait for their place.
-type Running struct {
-	Key     stint.Key
-	Running int64
-	Waiting int
-}
-
-// InFlightOf yields the keys of a Limiter whose requests have places in flight, in
-// no particular order: of all doors in this process.
-func InFlightOf(lim stint.Decider) iter.Seq[Running] {
-	return func(yield func(Running) bool) {
-		for key, state := range places.Requests.All() {
-			if key.Limiter == lim && !yield(Running{key.Key, state.Running, state.Waiting}) {
-				return
-			}
-		}
-	}
 }
 
 // stamp notes the instant before the spend for the rules that need it.
@@ -142,7 +120,7 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	strictest, err := onetotal.Spend(p.Context, d.lim, q.reqs, q.ds)
+	strictest, err := spendTogether(p.Context, d.lim, q.reqs, q.ds)
 	if err != nil {
 		return stint.Decision{}, err
 	}
@@ -220,7 +198,7 @@ func (p *Pass[R, O]) decided(a *part[R, O], decision *stint.Decision, allowed bo
 // show sets the decision of a rule, and the label of the bucket that decided.
 func (p *Pass[R, O]) show(a *part[R, O], decision *stint.Decision) {
 	if decision.Key.Name != a.Key.Name {
-		a.Label = p.door.names.Of(p.door.lim)[decision.Key.Name].Label
+		a.Label = p.door.names.of(p.door.lim)[decision.Key.Name].Label
 	}
 	a.Decision.Decision = *decision
 }

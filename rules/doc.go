@@ -37,6 +37,10 @@
 //	pass.go        Pass, and what it ends with: count, refund, lock out
 //	settle.go      Settle
 //	client.go      Client: the other side
+//	id.go          the canonical spelling of ids
+//	places.go      the requests in flight of each bucket
+//	lockout.go     lock-outs that grow
+//	onetotal.go    requests for several shares of one total
 //
 // # Locks
 //

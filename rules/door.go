@@ -7,8 +7,6 @@ import (
 	"sync"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/clientid"
-	"github.com/stint-go/stint/internal/lockout"
 )
 
 // Options configure a Door.
@@ -59,7 +57,7 @@ type Door[R Request, O any] struct {
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
 	stamps bool             // some rule needs the instant of its spend
-	names  clientid.Names
+	names  namesCache
 	spares sync.Pool // of *Pass, so that a denial allocates nothing
 }
 
@@ -146,19 +144,12 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r R) (key stint.Key, label string, 
 	if key, err = ru.Key(r); err != nil {
 		return key, "", err
 	}
-	names := d.names.Of(d.lim)
+	names := d.names.of(d.lim)
 	label = names[key.Name].Label
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(r) // asked only for such an id, because it costs a walk
-	key, err = clientid.Key(names, key, onUnix, ru.LockOutMax > 0)
+	key, err = canonical(names, key, onUnix, ru.LockOutMax > 0)
 	return key, label, err
 }
-
-// Unix is the id of all clients on Unix sockets that have no address.
-const Unix = clientid.Unix
-
-// IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
-// a key. A hold on that key denies no request.
-func IsLockOutCount(key stint.Key) bool { return lockout.IsCount(key.ID) }
 
 // add adds a rule to those of a pass. Of several rules with the same bucket, the
 // first one counts, and the first bound on requests in flight.

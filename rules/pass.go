@@ -9,9 +9,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/lockout"
-	"github.com/stint-go/stint/internal/onetotal"
-	"github.com/stint-go/stint/internal/places"
 )
 
 // A Pass is a request that has begun, and the context of its handler: with it,
@@ -167,9 +164,9 @@ func (p *Pass[R, O]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.parts {
-		if a := &p.parts[i]; a.place.Taken() {
-			a.place.Leave()
-			a.place = places.Place[places.Bucket]{}
+		if a := &p.parts[i]; a.place.taken() {
+			a.place.leave()
+			a.place = place{}
 		}
 	}
 }
@@ -287,7 +284,7 @@ func (p *Pass[R, O]) refund(outcome O) {
 	if len(reqs) == 0 {
 		return
 	}
-	if _, err := onetotal.Refund(p.door.lim, reqs...); err != nil {
+	if _, err := refundTogether(p.door.lim, reqs...); err != nil {
 		p.door.fail(p.Request, err)
 		return
 	}
@@ -344,8 +341,6 @@ func (a *part[R, O]) lockOut(lim stint.Decider) (time.Duration, error) {
 	if a.rule.CostFunc != nil {
 		least = 1
 	}
-	rule := lockout.Rule{For: a.rule.LockOut, Max: a.rule.LockOutMax}
-	return rule.After(lim, lockout.Spend{
-		Key: a.RuleKey, Decision: a.Decision.Decision, Least: least, At: time.Unix(0, a.begun),
-	})
+	grow := growth{first: a.rule.LockOut, most: a.rule.LockOutMax}
+	return grow.after(lim, &a.Decision, least, time.Unix(0, a.begun))
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	truecost "github.com/stint-go/stint/internal/settle"
 )
 
 // Errors of Settle.
@@ -93,8 +92,8 @@ func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err e
 	if was.state != spent {
 		return cost, nil
 	}
-	bound := truecost.Bound{Key: was.RuleKey, Cost: was.Cost, At: time.Unix(0, was.begun)}
-	short, d, err := bound.Replace(p.door.lim, cost)
+	bound := spentBound{was.RuleKey, was.Cost, time.Unix(0, was.begun)}
+	short, d, err := bound.replace(p.door.lim, cost)
 	if err != nil {
 		return max(0, cost-was.Cost), fmt.Errorf("rules: Settle: %w", err)
 	}
@@ -103,4 +102,34 @@ func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err e
 	a.Cost = cost - short
 	p.replaced(a, &d)
 	return short, nil
+}
+
+// spentBound is what a request has spent before its cost was known.
+type spentBound struct {
+	key  stint.Key
+	cost int64
+	at   time.Time // no later than the spend, by the Limiter's clock
+}
+
+// replace returns the tokens that a request did not use, or spends those that
+// it used beside the bound, as far as the bucket has them. short is how many it
+// does not have. A bound that is returned after a while brings no token back
+// that time has brought back already, as stint.Request.Spent says.
+//
+// The Decision is the state after that. After an error the bound stays spent,
+// and short is what the request used beside it; after stint.ErrNotDurable, or
+// if a Decider lost an answer, more may be spent.
+func (b spentBound) replace(lim stint.Decider, cost int64) (short int64, d stint.Decision, err error) {
+	switch more := cost - b.cost; {
+	case cost < 0:
+		return 0, d, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, cost, b.key)
+	case more < 0:
+		d, err = lim.Refund(stint.Request{Key: b.key, Cost: -more, Spent: b.at})
+		return 0, d, err
+	case more > 0:
+		d, err = askOne(context.Background(), lim, stint.Request{Key: b.key, Cost: more, Mode: stint.UpTo})
+		return more - d.Taken, d, err
+	}
+	d, err = askOne(context.Background(), lim, stint.Request{Key: b.key, Mode: stint.CheckOnly})
+	return 0, d, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
+	"github.com/stint-go/stint/rules"
 )
 
 // exported has the errors of package stint.
@@ -161,11 +161,14 @@ func caseSettleNotDurable(e *env) {
 	}
 	e.openOwn()
 	key := plain.Key("a")
-	b := settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
-	require.True(e, e.spend(key, 3).Allowed)
+	client := rules.Client{Limiter: e.Limiter}
+	less, err := client.Begin(e.Context(), key, 2)
+	require.NoError(e, err)
+	more, err := client.Begin(e.Context(), key, 1)
+	require.NoError(e, err)
 	e.subject.Break(e.T, e.Limiter)
 	e.noticed()
-	short, _, err := b.Replace(e.Limiter, 5)
+	short, err := more.Settle(3)
 	if e.level < stint.Leased {
 		require.NoError(e, err)
 		require.Zero(e, short)
@@ -175,7 +178,7 @@ func caseSettleNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.EqualValues(e, 2, short)
 	require.EqualValues(e, 3, e.left(key))
-	short, _, err = b.Replace(e.Limiter, 1)
+	short, err = less.Settle(0)
 	require.Zero(e, short)
 	if err != nil {
 		require.ErrorIs(e, err, stint.ErrNotDurable)

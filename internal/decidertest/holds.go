@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
+	"github.com/stint-go/stint/rules"
 )
 
 // heldFor requires that a key has a hold with that time to go.
@@ -332,22 +332,25 @@ func caseUpTo(e *env) {
 func caseSettle(e *env) {
 	e.open()
 	key := plain.Key("a")
-	bound := func() settle.Bound {
-		require.True(e, e.spend(key, 3).Allowed)
-		return settle.Bound{Key: key, Cost: 3, At: e.clock.now()}
+	client := rules.Client{Limiter: e.Limiter}
+	bound := func() *rules.Turn {
+		e.left(key) // a guest's clock follows that of its owner from the next answer on
+		turn, err := client.Begin(e.Context(), key, 3)
+		require.NoError(e, err)
+		return turn
 	}
-	replace := func(b settle.Bound, cost, short int64) stint.Decision {
-		got, d, err := b.Replace(e.Limiter, cost)
+	replace := func(turn *rules.Turn, cost, short int64) int64 {
+		got, err := turn.Settle(cost)
 		require.NoError(e, err)
 		require.Equal(e, short, got)
-		return d
+		return e.left(key)
 	}
 	less, more := bound(), bound()
-	require.Zero(e, replace(more, 5, 2).Remaining, "there is nothing beside the bounds")
-	require.EqualValues(e, 2, replace(less, 1, 0).Remaining)
+	require.Zero(e, replace(more, 5, 2), "there is nothing beside the bounds")
+	require.EqualValues(e, 2, replace(less, 1, 0))
 	e.clock.pass(4 * token)
-	require.EqualValues(e, 6, replace(bound(), 0, 0).Remaining)
-	_, _, err := less.Replace(e.Limiter, -1)
+	require.EqualValues(e, 6, replace(bound(), 0, 0))
+	_, err := less.Settle(-1)
 	require.ErrorIs(e, err, stint.ErrNegativeCost)
 
 	held, more := bound(), bound()

@@ -1,11 +1,18 @@
 package decidertest
 
 import (
+	"context"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/onetotal"
+	"github.com/stint-go/stint/rules"
 )
+
+// message is what passes a door of package rules.
+type message struct{ ctx context.Context }
+
+func (m message) Context() context.Context { return m.ctx }
 
 // Stats after a group that was denied: what was taken back counts as nothing, and
 // the bucket that denied counts once.
@@ -21,10 +28,13 @@ func caseStats(e *env) {
 		l := m.Stats().Limits[name]
 		return [3]int64{l.Allowed, l.Denied, l.Errors}
 	}
+	of := func(key stint.Key) rules.Rule[message, int] {
+		return rules.Rule[message, int]{Key: func(message) (stint.Key, error) { return key, nil }}
+	}
 	spend := func(a, b stint.Key) bool {
-		reqs := []stint.Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}}
-		d, err := onetotal.Spend(e.Context(), e.Limiter, reqs, make([]stint.Decision, 2))
+		p, d, err := rules.New(e.Limiter, nil, of(a), of(b)).Begin(message{e.Context()})
 		require.NoError(e, err)
+		p.Leave()
 		return d.Allowed
 	}
 	for range 6 {

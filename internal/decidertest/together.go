@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
 )
 
 func caseTogether(e *env) {
@@ -240,11 +239,5 @@ func caseSlowWait(e *env) {
 	key, spent := wait("refunded")
 	_, err := e.Refund(key.Cost(3).SpentAt(spent))
 	require.NoError(e, err)
-	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
-	key, spent = wait("settled")
-	b := settle.Bound{Key: key, Cost: 3, At: spent}
-	short, _, err := b.Replace(e.Limiter, 0)
-	require.NoError(e, err)
-	require.Zero(e, short)
 	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
-	"github.com/stint-go/stint/internal/lockout"
 )
 
 // Rule is a rule of the door. Its key is the id of the request under Name.
@@ -314,8 +313,7 @@ func (e *env) reset(t *testing.T) bool {
 	}
 	e.fill(t)
 	if !e.kind.shared {
-		count := lockout.CountKey(own.Key("a"))
-		require.NoError(t, e.lim.(resetter).Reset(count, lockout.CountKey(count)))
+		require.NoError(t, e.lim.(resetter).Reset(own.Key("a lock-outs"), own.Key("a lock-outs lock-outs")))
 	}
 	return true
 }

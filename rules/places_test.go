@@ -1,4 +1,4 @@
-package places
+package rules
 
 import (
 	"context"
@@ -16,12 +16,11 @@ import (
 	"github.com/stint-go/stint"
 )
 
+var one = bucket{key: ofA.Key("x")}
+
 // requireEmpty: nothing runs or waits, and no entry is left.
-func requireEmpty[K comparable](t *testing.T, table *Table[K]) {
+func requireEmpty(t *testing.T, table *places) {
 	t.Helper()
-	for key, state := range table.All() {
-		t.Errorf("%v is left: %+v", key, state)
-	}
 	for i := range table.chains {
 		require.Nil(t, table.chains[i].first)
 	}
@@ -35,7 +34,7 @@ func TestEnter(t *testing.T) {
 		rounds = 300
 	}
 	const callers, most = 64, 8
-	table := NewTable[string]()
+	table := newPlaces()
 	var inside [3]atomic.Int64
 	var wg sync.WaitGroup
 	for c := range callers {
@@ -44,17 +43,17 @@ func TestEnter(t *testing.T) {
 			for range rounds {
 				i := rng.IntN(len(inside))
 				ctx, cancel := context.WithCancel(t.Context())
-				b := Bound{Most: most}
+				b := bound{most: most}
 				switch rng.IntN(3) {
 				case 0:
-					b.Wait, b.Queue = time.Hour, callers
+					b.wait, b.queue = time.Hour, callers
 				case 1:
-					b.Wait, b.Queue = time.Duration(rng.IntN(100))*time.Microsecond, 2
+					b.wait, b.queue = time.Duration(rng.IntN(100))*time.Microsecond, 2
 					if rng.IntN(2) == 0 {
 						time.AfterFunc(time.Duration(rng.IntN(50))*time.Microsecond, cancel)
 					}
 				}
-				if place, _ := table.Enter(ctx, strconv.Itoa(i), b); place.Taken() {
+				if place, _ := table.enter(ctx, bucket{key: ofA.Key(strconv.Itoa(i))}, b); place.taken() {
 					if n := inside[i].Add(1); n > most {
 						t.Errorf("%d inside", n)
 					}
@@ -62,7 +61,7 @@ func TestEnter(t *testing.T) {
 						runtime.Gosched()
 					}
 					inside[i].Add(-1)
-					place.Leave()
+					place.leave()
 				}
 				cancel()
 			}
@@ -77,17 +76,17 @@ func TestEnter(t *testing.T) {
 func TestEnterInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 1000
-		table := NewTable[int]()
-		inside := make(chan Place[int], 8+waiters)
+		table := newPlaces()
+		inside := make(chan place, 8+waiters)
 		for range 8 {
-			place, _ := table.Force(1)
+			place, _ := table.force(one)
 			inside <- place
 		}
 		var order []int
 		var mu sync.Mutex
 		for i := range waiters {
 			go func() {
-				place, _ := table.Enter(t.Context(), 1, Bound{Most: 8, Wait: time.Hour, Queue: waiters})
+				place, _ := table.enter(t.Context(), one, bound{most: 8, wait: time.Hour, queue: waiters})
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
@@ -96,11 +95,11 @@ func TestEnterInOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Empty(t, order)
-		place, state := table.Enter(t.Context(), 1, Bound{Most: 1e6})
-		require.False(t, place.Taken(), "none passes the queue")
-		require.Equal(t, State{8, waiters}, state)
+		place, state := table.enter(t.Context(), one, bound{most: 1e6})
+		require.False(t, place.taken(), "none passes the queue")
+		require.Equal(t, Running{one.key, 8, waiters}, state)
 		for range 8 + waiters {
-			(<-inside).Leave()
+			(<-inside).leave()
 			synctest.Wait()
 		}
 		require.Len(t, order, waiters)
@@ -115,40 +114,40 @@ func TestEnterInOrder(t *testing.T) {
 // more. The request takes no place then, and those behind it move up.
 func TestEnterEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		table := NewTable[int]()
-		running, _ := table.Force(1)
+		table := newPlaces()
+		running, _ := table.force(one)
 		ctx, cancel := context.WithCancel(t.Context())
-		results := make(chan Place[int], 3)
-		enter := func(ctx context.Context, b Bound) {
+		results := make(chan place, 3)
+		enter := func(ctx context.Context, b bound) {
 			go func() {
-				place, _ := table.Enter(ctx, 1, b)
+				place, _ := table.enter(ctx, one, b)
 				results <- place
 			}()
 			synctest.Wait()
 		}
-		enter(ctx, Bound{Most: 1, Wait: time.Hour, Queue: 3})
-		enter(t.Context(), Bound{Most: 1, Wait: time.Minute, Queue: 3})
-		enter(t.Context(), Bound{Most: 2, Wait: time.Hour, Queue: 3})
-		none, state := table.Enter(t.Context(), 1, Bound{Most: 2, Wait: time.Hour, Queue: 3})
-		require.False(t, none.Taken(), "three wait already")
-		require.Equal(t, State{1, 3}, state)
+		enter(ctx, bound{most: 1, wait: time.Hour, queue: 3})
+		enter(t.Context(), bound{most: 1, wait: time.Minute, queue: 3})
+		enter(t.Context(), bound{most: 2, wait: time.Hour, queue: 3})
+		none, state := table.enter(t.Context(), one, bound{most: 2, wait: time.Hour, queue: 3})
+		require.False(t, none.taken(), "three wait already")
+		require.Equal(t, Running{one.key, 1, 3}, state)
 
 		cancel()
-		require.False(t, (<-results).Taken())
-		require.False(t, (<-results).Taken(), "after a minute")
+		require.False(t, (<-results).taken())
+		require.False(t, (<-results).taken(), "after a minute")
 		last := <-results
-		require.True(t, last.Taken(), "the last one may enter beside one that runs")
-		last.Leave()
-		running.Leave()
+		require.True(t, last.taken(), "the last one may enter beside one that runs")
+		last.leave()
+		running.leave()
 		requireEmpty(t, table)
 
-		place, _ := table.Enter(ctx, 1, Bound{Most: 1})
-		require.True(t, place.Taken(), "a place that is free needs no wait")
-		none, _ = table.Enter(ctx, 1, Bound{Most: 1, Wait: time.Hour, Queue: 1})
-		require.False(t, none.Taken(), "the context has ended")
-		place.Leave()
-		none, _ = table.Enter(t.Context(), 1, Bound{Most: 0, Wait: time.Hour, Queue: 1})
-		require.False(t, none.Taken(), "no request may run")
+		place, _ := table.enter(ctx, one, bound{most: 1})
+		require.True(t, place.taken(), "a place that is free needs no wait")
+		none, _ = table.enter(ctx, one, bound{most: 1, wait: time.Hour, queue: 1})
+		require.False(t, none.taken(), "the context has ended")
+		place.leave()
+		none, _ = table.enter(t.Context(), one, bound{most: 0, wait: time.Hour, queue: 1})
+		require.False(t, none.taken(), "no request may run")
 		requireEmpty(t, table)
 	})
 }
@@ -157,23 +156,23 @@ func TestEnterEnds(t *testing.T) {
 func TestEnterEndsAtTheTurn(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			table := NewTable[int]()
-			running, _ := table.Force(1)
+			table := newPlaces()
+			running, _ := table.force(one)
 			ctx, cancel := context.WithCancel(t.Context())
-			results := [2]chan Place[int]{make(chan Place[int]), make(chan Place[int])}
+			results := [2]chan place{make(chan place), make(chan place)}
 			for i, ctx := range []context.Context{ctx, t.Context()} {
 				go func() {
-					place, _ := table.Enter(ctx, 1, Bound{Most: 1, Wait: time.Hour, Queue: 2})
+					place, _ := table.enter(ctx, one, bound{most: 1, wait: time.Hour, queue: 2})
 					results[i] <- place
 				}()
 				synctest.Wait()
 			}
 			go cancel()
-			go running.Leave()
-			if place := <-results[0]; place.Taken() {
-				place.Leave()
+			go running.leave()
+			if place := <-results[0]; place.taken() {
+				place.leave()
 			}
-			(<-results[1]).Leave()
+			(<-results[1]).leave()
 			requireEmpty(t, table)
 		})
 	}
@@ -185,7 +184,7 @@ func TestTableMemory(t *testing.T) {
 	if testing.Short() {
 		keys = 100_000
 	}
-	table := NewTable[stint.Key]()
+	table := newPlaces()
 	memory := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -193,27 +192,27 @@ func TestTableMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := memory()
-	var running [100]Place[stint.Key]
+	var running [100]place
 	for i := range keys {
-		place, _ := table.Enter(t.Context(), stint.Key{Name: 1, ID: strconv.Itoa(i)}, Bound{Most: 1})
+		place, _ := table.enter(t.Context(), bucket{key: ofA.Key(strconv.Itoa(i))}, bound{most: 1})
 		if i >= len(running) {
-			running[i%len(running)].Leave()
+			running[i%len(running)].leave()
 		}
 		running[i%len(running)] = place
 	}
 	after := memory()
 	require.Less(t, int64(after-before), int64(512<<10), "100 run, of %d keys", keys)
 	for _, place := range running {
-		place.Leave()
+		place.leave()
 	}
 	requireEmpty(t, table)
 
-	peak := make([]Place[stint.Key], 20_000)
+	peak := make([]place, 20_000)
 	for i := range peak {
-		peak[i], _ = table.Force(stint.Key{Name: 2, ID: strconv.Itoa(i)})
+		peak[i], _ = table.force(bucket{key: ofB.Key(strconv.Itoa(i))})
 	}
 	for _, place := range peak {
-		place.Leave()
+		place.leave()
 	}
 	peak = nil
 	require.Less(t, int64(memory()-before), int64(512<<10), "a peak is not kept")
@@ -221,12 +220,12 @@ func TestTableMemory(t *testing.T) {
 }
 
 func BenchmarkEnterAndLeave(b *testing.B) {
-	table := NewTable[Bucket]()
-	key := Bucket{Key: stint.Key{Name: 1, ID: "203.0.113.77"}, Limiter: (*stint.Limiter)(nil)}
+	table := newPlaces()
+	key := bucket{(*stint.Limiter)(nil), ofA.Key("203.0.113.77")}
 	b.ReportAllocs()
 	ctx := b.Context()
 	for b.Loop() {
-		place, _ := table.Enter(ctx, key, Bound{Most: 8})
-		place.Leave()
+		place, _ := table.enter(ctx, key, bound{most: 8})
+		place.leave()
 	}
 }

@@ -1,4 +1,4 @@
-package clientid
+package rules
 
 import (
 	"testing"
@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	anyID stint.Name = 1 + iota
-	address
+	anyID   = ofA
+	address = ofB
 )
 
-func TestKey(t *testing.T) {
+func TestCanonical(t *testing.T) {
 	names := stint.Names{anyID: {Label: "any"}, address: {Label: "address", ID: stint.IPAddress}}
 	for _, c := range []struct {
 		found        stint.Key
@@ -34,7 +34,7 @@ func TestKey(t *testing.T) {
 		{found: anyID.Key("a lock-outs"), want: anyID.Key("a lock-outs")},
 		{found: anyID.Key("a lock-outs"), counts: true, err: stint.ErrInvalidID},
 	} {
-		got, err := Key(names, c.found, c.unix, c.counts)
+		got, err := canonical(names, c.found, c.unix, c.counts)
 		if c.err != nil {
 			assert.ErrorIs(t, err, c.err, "%v", c.found)
 			continue
@@ -44,15 +44,15 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNamesCache(t *testing.T) {
 	limits, err := stint.NewLimits(stint.Names{anyID: {Label: "any", Limit: stint.PerHour(1)}})
 	require.NoError(t, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(t, err)
 	defer lim.Close()
-	var n Names
-	assert.Equal(t, "any", n.Of(lim)[anyID].Label)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { n.Of(lim) }))
+	var n namesCache
+	assert.Equal(t, "any", n.of(lim)[anyID].Label)
+	assert.Zero(t, testing.AllocsPerRun(100, func() { n.of(lim) }))
 	require.NoError(t, lim.Declare(stint.Names{address: {Label: "address"}}))
-	assert.Equal(t, "address", n.Of(lim)[address].Label)
+	assert.Equal(t, "address", n.of(lim)[address].Label)
 }

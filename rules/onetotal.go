@@ -1,6 +1,4 @@
-// Package onetotal spends and refunds several requests of which some may be
-// shares of one total. A Decider refuses such requests together.
-package onetotal
+package rules
 
 import (
 	"context"
@@ -9,14 +7,14 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Spend is Do. If requests take from one total, they spend one
-// after the other, and the total loses the sum of their costs. Spend looks at all
+// spendTogether is Do. If requests take from one total, they spend one
+// after the other, and the total loses the sum of their costs. It looks at all
 // buckets first, and begins with what denies, so that a group that is denied
 // counts as the denial of that bucket alone. If other callers spend after the
 // look, and a later request of the group is denied, those before it get their
 // tokens back, but stay counted as allowed. Until then another caller may be
 // denied for want of these tokens.
-func Spend(
+func spendTogether(
 	ctx context.Context, lim stint.Decider, reqs []stint.Request, ds []stint.Decision,
 ) (stint.Decision, error) {
 	if !shareTotal(lim.Limits(), reqs) {
@@ -30,7 +28,7 @@ func Spend(
 	return d, err
 }
 
-// group is a Spend of requests that take from one total.
+// group is a spend of requests that take from one total.
 type group struct {
 	ctx  context.Context
 	lim  stint.Decider
@@ -63,7 +61,7 @@ func (g *group) spend() (strictest stint.Decision, err error) {
 		}
 		d, err := g.decide(i, req)
 		if err != nil {
-			_, back := Refund(g.lim, spent...)
+			_, back := refundTogether(g.lim, spent...)
 			return stint.Decision{}, errors.Join(err, back)
 		}
 		if n == 0 || d.Stricter(&strictest) {
@@ -71,7 +69,7 @@ func (g *group) spend() (strictest stint.Decision, err error) {
 		}
 		switch {
 		case !d.Allowed:
-			if _, err := Refund(g.lim, spent...); err != nil {
+			if _, err := refundTogether(g.lim, spent...); err != nil {
 				return stint.Decision{}, err
 			}
 			spent = nil
@@ -150,9 +148,9 @@ func shareTotal(limits *stint.Limits, reqs []stint.Request) bool {
 	return false
 }
 
-// Refund is Decider.Refund, and refunds one after the other if requests took from one
+// refundTogether is Decider.Refund, and refunds one after the other if requests took from one
 // total.
-func Refund(lim stint.Decider, reqs ...stint.Request) (d stint.Decision, err error) {
+func refundTogether(lim stint.Decider, reqs ...stint.Request) (d stint.Decision, err error) {
 	if len(reqs) == 0 {
 		return d, nil
 	}

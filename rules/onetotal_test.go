@@ -1,4 +1,4 @@
-package onetotal_test
+package rules
 
 import (
 	"path/filepath"
@@ -9,18 +9,16 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/internal/onetotal"
-)
-
-const (
-	total stint.Name = 1 + iota
-	share
-	other
 )
 
 // Requests of one total spend the sum of their costs, or nothing, whichever of
 // them is denied. A total that is named beside its share is such a request too.
-func TestSpend(t *testing.T) {
+func TestOneTotal(t *testing.T) {
+	const (
+		total stint.Name = 1 + iota
+		share
+		other
+	)
 	for _, name := range []string{"a Limiter", "a guest"} {
 		t.Run(name, func(t *testing.T) {
 			limits, err := stint.NewLimits(stint.Names{
@@ -66,7 +64,7 @@ func TestSpend(t *testing.T) {
 			ds := make([]stint.Decision, len(reqs))
 			spend := func(allowed bool, decided stint.Key) {
 				t.Helper()
-				d, err := onetotal.Spend(t.Context(), lim, reqs, ds)
+				d, err := spendTogether(t.Context(), lim, reqs, ds)
 				require.NoError(t, err)
 				require.Equal(t, allowed, d.Allowed)
 				require.Equal(t, decided, d.Key)
@@ -87,12 +85,12 @@ func TestSpend(t *testing.T) {
 			reqs[1].Mode = stint.CheckOnly
 			spend(true, total.Key(""))
 			require.Equal(t, []int64{0, 2, 0, 18}, left())
-			_, err = onetotal.Refund(lim, share.Key("a").Cost(4).SpentAt(stint.JustSpent), share.Key("b").Cost(3).SpentAt(stint.JustSpent))
+			_, err = refundTogether(lim, share.Key("a").Cost(4).SpentAt(stint.JustSpent), share.Key("b").Cost(3).SpentAt(stint.JustSpent))
 			require.NoError(t, err)
 			require.Equal(t, []int64{7, 6, 3, 18}, left())
 
 			both := []stint.Request{{Key: total.Key(""), Cost: 1}, {Key: share.Key("a"), Cost: 1}}
-			d, err := onetotal.Spend(t.Context(), lim, both, ds[:2])
+			d, err := spendTogether(t.Context(), lim, both, ds[:2])
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 			require.Equal(t, []int64{5, 5, 3, 18}, left())

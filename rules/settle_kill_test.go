@@ -1,8 +1,9 @@
-package settle_test
+package rules_test
 
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/settle"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -64,33 +65,32 @@ func serve(args []string) {
 	if err != nil {
 		panic(err)
 	}
+	door := rules.New(lim, nil, rules.Rule[job, int]{
+		Key:  func(job) (stint.Key, error) { return tokens.Key(""), nil },
+		Cost: bound, Settle: true})
 	var moving sync.RWMutex // held to move the clock
 	moved := sync.NewCond(moving.RLocker())
 	line := func(kind string, stream int, a, b int64) { fmt.Println(kind, clock.Load(), stream, a, b) }
 	for s := range streams {
 		go func() {
 			for {
-				var d stint.Decision
-				var err error
-				var at time.Time
 				cost := rand.Int64N(bound * 3 / 2)
 				moving.RLock()
-				at = lim.Now()
-				if d, err = lim.Spend(tokens.Key(""), bound); err != nil {
+				p, d, err := door.Begin(job{ctx: context.Background()})
+				if err != nil {
 					panic(err)
 				}
-				if d.Allowed {
-					line("admitted", s, cost, 0)
-				}
 				if !d.Allowed {
+					p.Leave()
 					moved.Wait()
 					moving.RUnlock()
 					continue
 				}
+				line("admitted", s, cost, 0)
 				for range rand.IntN([]int{10, 120}[rand.IntN(2)]) { // up to twice the time in which the bucket fills
 					moved.Wait()
 				}
-				short, _, err := settle.Bound{Key: tokens.Key(""), Cost: bound, At: at}.Replace(lim, cost)
+				short, err := rules.Settle(p, tokens, cost)
 				if err != nil {
 					panic(err)
 				}

@@ -1,6 +1,4 @@
-// Package clientid brings ids that clients send, or their addresses, into the
-// canonical spelling of their limits: for the rules of HTTP and gRPC servers.
-package clientid
+package rules
 
 import (
 	"errors"
@@ -9,23 +7,22 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/lockout"
 )
 
 // Unix is the id of all clients on Unix sockets that have no address.
 const Unix = "unix"
 
-// Names caches the Names of the limits in force, because Limits.Names copies
+// namesCache caches the Names of the limits in force, because Limits.Names copies
 // them.
-type Names struct{ cached atomic.Pointer[declared] }
+type namesCache struct{ cached atomic.Pointer[declared] }
 
 type declared struct {
 	limits *stint.Limits
 	names  stint.Names
 }
 
-// Of returns the Names of the limits in force. The caller must not change them.
-func (n *Names) Of(lim stint.Decider) stint.Names {
+// of returns the Names of the limits in force. The caller must not change them.
+func (n *namesCache) of(lim stint.Decider) stint.Names {
 	limits := lim.Limits()
 	d := n.cached.Load()
 	if d == nil || d.limits != limits {
@@ -35,14 +32,14 @@ func (n *Names) Of(lim stint.Decider) stint.Names {
 	return d.names
 }
 
-// Key returns a key with the canonical spelling of its id. If the limit takes
+// canonical returns a key with the canonical spelling of its id. If the limit takes
 // only addresses, the id of an IPv6 network becomes its first address. If unix
 // is set, the id Unix is good for any limit. If counts is set, a rule counts
 // lock-outs, and an id of such a count is refused.
-func Key(names stint.Names, found stint.Key, unix, counts bool) (stint.Key, error) {
-	if counts && lockout.IsCount(found.ID) {
+func canonical(names stint.Names, found stint.Key, unix, counts bool) (stint.Key, error) {
+	if counts && IsLockOutCount(found) {
 		return stint.Key{}, fmt.Errorf("%w %.80q: want an id that does not end in %q",
-			stint.ErrInvalidID, found.ID, lockout.CountSuffix)
+			stint.ErrInvalidID, found.ID, countSuffix)
 	}
 	key, err := names.Key(found.Name, found.ID)
 	if !errors.Is(err, stint.ErrInvalidID) {

@@ -1,4 +1,4 @@
-package lockout
+package rules
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 )
 
 // Each lock-out is twice as long as the one before, up to the longest.
-func TestRule(t *testing.T) {
+func TestGrowth(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first, most time.Duration
 		want        []time.Duration
@@ -20,13 +20,13 @@ func TestRule(t *testing.T) {
 		"below one":          {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ru := Rule{For: tc.first, Max: tc.most}
+			g := growth{tc.first, tc.most}
 			last := time.Duration(0)
 			for _, want := range tc.want {
-				last = ru.next(last)
+				last = g.next(last)
 				require.Equal(t, want, last)
 			}
-			require.Equal(t, max(tc.first, tc.most), ru.next(last))
+			require.Equal(t, max(tc.first, tc.most), g.next(last))
 		})
 	}
 }
@@ -53,7 +53,7 @@ func TestHoldBesideAnother(t *testing.T) {
 	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	key := logins.Key("a")
-	for last, ru := range map[stint.Key]Rule{key: {For: time.Hour}, CountKey(key): {For: time.Hour, Max: 24 * time.Hour}} {
+	for last, g := range map[stint.Key]growth{key: {first: time.Hour}, countKey(key): {time.Hour, 24 * time.Hour}} {
 		t.Run(last.ID, func(t *testing.T) {
 			now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 			lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
@@ -63,7 +63,7 @@ func TestHoldBesideAnother(t *testing.T) {
 			between := betweenCalls{lim, last, func() { _, err := lim.Hold(key, operators); require.NoError(t, err) }}
 			b, err := between.Bucket(key)
 			require.NoError(t, err)
-			until, err := ru.Hold(between, b, now)
+			until, err := g.hold(between, b, now)
 			require.NoError(t, err)
 			require.True(t, operators.Equal(until), "it is locked out until %v", until)
 			b, err = lim.Bucket(key)
@@ -103,14 +103,14 @@ func TestHoldInTwoProcesses(t *testing.T) {
 	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
 	key := logins.Key("a")
-	ru := Rule{For: time.Hour, Max: 24 * time.Hour}
+	g := growth{time.Hour, 24 * time.Hour}
 	for n := 1; ; n++ {
 		now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
 		require.NoError(t, err)
 		defer lim.Close()
 		lock := func(lim stint.Decider) {
-			_, err := ru.Hold(lim, stint.Bucket{Key: key}, now)
+			_, err := g.hold(lim, stint.Bucket{Key: key}, now)
 			require.NoError(t, err)
 		}
 		lock(lim)
@@ -120,7 +120,7 @@ func TestHoldInTwoProcesses(t *testing.T) {
 		held, err := lim.Bucket(key)
 		require.NoError(t, err)
 		require.Equal(t, 2*time.Hour, held.HeldUntil.Sub(now), "call %d", n)
-		last, forgotten, err := Last(lim, key)
+		last, forgotten, err := lastLockOut(lim, key)
 		require.NoError(t, err)
 		require.Equal(t, 2*time.Hour, last, "call %d", n)
 		require.Equal(t, 26*time.Hour, forgotten.Sub(now))
@@ -131,9 +131,9 @@ func TestHoldInTwoProcesses(t *testing.T) {
 	}
 }
 
-// What an earlier version has stored, a hold on CountKey alone, is no length. A
+// What an earlier version has stored, a hold on countKey alone, is no length. A
 // lock-out is remembered although its Max ends after the last instant of a file.
-func TestLast(t *testing.T) {
+func TestLastLockOut(t *testing.T) {
 	const logins stint.Name = 1
 	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
 	require.NoError(t, err)
@@ -142,11 +142,11 @@ func TestLast(t *testing.T) {
 	require.NoError(t, err)
 	defer lim.Close()
 	key := logins.Key("a")
-	ru := Rule{For: time.Hour, Max: 1<<63 - 1}
-	_, err = lim.Hold(CountKey(key), now.Add(48*time.Hour+7))
+	g := growth{time.Hour, 1<<63 - 1}
+	_, err = lim.Hold(countKey(key), now.Add(48*time.Hour+7))
 	require.NoError(t, err)
 	for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour} {
-		until, err := ru.Hold(lim, stint.Bucket{Key: key}, now)
+		until, err := g.hold(lim, stint.Bucket{Key: key}, now)
 		require.NoError(t, err)
 		require.Equal(t, want, until.Sub(now))
 		now = until.Add(time.Minute)

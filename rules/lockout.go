@@ -1,0 +1,144 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"github.com/stint-go/stint"
+)
+
+// growth says how long a lock-out lasts. If most is longer than first, each
+// lock-out of an id is twice as long as the one before, up to most. If most has
+// passed since the end of the last lock-out, the next one takes first again.
+//
+// The Limiter remembers the length of an id's last lock-out, so that it survives
+// a restart. It is the time between the ends of two holds on other ids of the
+// same limit: countKey, and the countKey of that. The first ends when the
+// lock-out is forgotten. A Limiter whose clock was wrong moves all holds alike,
+// so the length stays.
+type growth struct {
+	first, most time.Duration
+}
+
+// countSuffix is the end of the ids that remember lock-outs.
+const countSuffix = " lock-outs"
+
+// longestMemory bounds how long a lock-out is remembered, because a Limiter can
+// hold nothing beyond the year 2162.
+const longestMemory = 50 * 365 * 24 * time.Hour
+
+// countKey returns the key of the hold that lasts until a key's lock-outs are
+// forgotten.
+func countKey(key stint.Key) stint.Key {
+	if len(key.ID) > 500 { // ids have 512 bytes at most
+		sum := sha256.Sum256([]byte(key.ID))
+		key.ID = hex.EncodeToString(sum[:])
+	}
+	key.ID += countSuffix
+	return key
+}
+
+// IsLockOutCount reports whether a rule with LockOutMax remembers lock-outs under
+// a key. A hold on that key denies no request. A client must not choose its id.
+func IsLockOutCount(key stint.Key) bool { return strings.HasSuffix(key.ID, countSuffix) }
+
+// lastLockOut returns the length of the last lock-out of a key, and when it is
+// forgotten. Both are zero if there is none. The length is 0 if the file has
+// none, because an earlier version has written it.
+func lastLockOut(lim stint.Decider, key stint.Key) (length time.Duration, forgotten time.Time, err error) {
+	key = countKey(key)
+	longer, err := lim.Bucket(countKey(key)) // it is written last, so it is read first
+	if err != nil {
+		return 0, time.Time{}, err
+	}
+	count, err := lim.Bucket(key)
+	if err != nil || count.HeldUntil.IsZero() {
+		return 0, time.Time{}, err
+	}
+	return max(0, longer.HeldUntil.Sub(count.HeldUntil)), count.HeldUntil, nil
+}
+
+// remember stores the length of the last lock-out of a key, which ends at until.
+func (g growth) remember(lim stint.Decider, key stint.Key, length time.Duration, until time.Time) error {
+	forgotten, key := until.Add(min(g.most, longestMemory)), countKey(key)
+	if _, err := lim.Hold(key, forgotten); err != nil {
+		return err
+	}
+	_, err := lim.Hold(countKey(key), forgotten.Add(length))
+	return err
+}
+
+// next returns the length of a lock-out. last is that of the one before, or 0.
+func (g growth) next(last time.Duration) time.Duration {
+	if last >= g.most/2 {
+		return max(g.first, g.most)
+	}
+	return max(g.first, 2*last)
+}
+
+// after locks the bucket of a rule out if a spend at an instant has left fewer
+// than least tokens in it. It returns the rest of the bucket's hold, or 0 if it did
+// not lock it out. A total or a floor that has too few tokens locks no id out,
+// because others may have emptied it.
+func (g growth) after(lim stint.Decider, d *Decision, least int64, at time.Time) (rest time.Duration, err error) {
+	if d.Remaining >= least { // of several buckets the one with the fewest decides
+		return 0, nil
+	}
+	now := lim.Now()
+	b, err := lim.Bucket(d.RuleKey)
+	if err != nil {
+		return 0, err
+	}
+	// Since the decision, other requests may have returned tokens. Tokens that
+	// came back with time do not count.
+	left, interval := b.Remaining, b.Limit.Interval()
+	switch {
+	case b.Limit.Count == 0:
+		return 0, nil
+	case interval <= 0 || b.Limit.FollowsCalendar(): // tokens do not come back one by one
+	case d.Key == d.RuleKey:
+		back := d.ResetAfter - now.Sub(at) - b.ResetAfter
+		left = d.Remaining + int64(back/interval)
+	default:
+		left -= int64(now.Sub(at) / interval)
+	}
+	if left >= least {
+		return 0, nil
+	}
+	until, err := g.hold(lim, b, now)
+	if err != nil {
+		return 0, err
+	}
+	return until.Sub(now), nil
+}
+
+// hold locks a bucket out, and returns the end of its hold. A longer hold
+// stays. If a concurrent request has already locked the bucket out, that
+// lock-out does not double: it holds the bucket before it stores its length, and
+// here the length is read before the hold.
+func (g growth) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
+	length, grows := g.first, g.most > g.first && b.Key.ID != ""
+	if grows {
+		last, _, err := lastLockOut(lim, b.Key)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if b, err = lim.Bucket(b.Key); err != nil {
+			return time.Time{}, err
+		}
+		if length = g.next(last); last > 0 && !b.HeldUntil.IsZero() {
+			length = max(g.first, min(last, g.most))
+		}
+	}
+	until := now.Add(length)
+	if !b.HeldUntil.Before(until) {
+		return b.HeldUntil, nil
+	}
+	end, err := lim.Hold(b.Key, until) // another hold may have come
+	if err != nil || !grows {
+		return end, err
+	}
+	return end, g.remember(lim, b.Key, length, until)
+}
