@@ -7,9 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -122,31 +120,6 @@ func TestClientHold(t *testing.T) {
 	}
 }
 
-// Of two calls under way, one is asked to stay away for an hour, and the other
-// for a minute. The hour counts, in whatever order they end.
-func TestClientLongerHold(t *testing.T) {
-	for _, first := range []time.Duration{time.Hour, time.Minute} {
-		lim, _ := newLimiter(t, nil)
-		arrived := make(chan chan time.Duration, 2)
-		s := &service{empty: func(context.Context) error {
-			answer := make(chan time.Duration)
-			arrived <- answer
-			return refusing(codes.Unavailable, <-answer)
-		}}
-		c := dial(t, serve(t, s), limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)})...)
-		ended := make(chan error)
-		for range 2 {
-			go func() { ended <- call(t, c) }()
-		}
-		one, other := <-arrived, <-arrived
-		one <- first
-		require.Equal(t, codes.Unavailable, status.Code(<-ended))
-		other <- time.Hour + time.Minute - first
-		require.Equal(t, codes.Unavailable, status.Code(<-ended))
-		assert.Equal(t, time.Hour, heldFor(t, lim, everyone.Key("")))
-	}
-}
-
 // Tokens of a call that had no connection are returned, and no others.
 func TestClientRefund(t *testing.T) {
 	for _, c := range []struct {
@@ -214,116 +187,6 @@ func TestClientErrors(t *testing.T) {
 		})
 	}
 	assert.EqualValues(t, 5, left(t, lim, perAddress.Key(addr)))
-}
-
-// With Wait, a call waits for its tokens.
-func TestClientWait(t *testing.T) {
-	limits := newLimits(t, map[stint.Name]stint.Limit{perAddress: {Burst: 1, Count: 1, Period: 20 * time.Millisecond}})
-	lim, err := stint.New(stint.NewMemStore(), limits, nil)
-	require.NoError(t, err)
-	defer lim.Close()
-	c := dial(t, serve(t, new(service)), limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress), Wait: true})...)
-	begun := time.Now()
-	for range 5 {
-		require.NoError(t, call(t, c))
-	}
-	assert.GreaterOrEqual(t, time.Since(begun), 4*20*time.Millisecond)
-}
-
-// cancelling is a Decider whose context ends during the commit of a Wait.
-type cancelling struct {
-	stint.Decider
-	cancel context.CancelFunc
-}
-
-func (c cancelling) Wait(ctx context.Context, req stint.Request) (time.Time, error) {
-	defer c.cancel()
-	return c.Decider.Wait(ctx, req)
-}
-
-// A call that waited for its turn and was not sent gets its tokens back: none of
-// them came back while it waited.
-func TestClientWaitRefund(t *testing.T) {
-	cc := connect(t, "passthrough:///nowhere")
-	unsent := status.Error(codes.Unavailable, "no connection")
-	sends := map[string]func(ctx context.Context, lim stint.Decider) error{
-		"call": func(ctx context.Context, lim stint.Decider) error {
-			unary, _ := grpclimit.Client(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone), Wait: true})
-			return unary(ctx, "/a.B/C", nil, nil, cc,
-				func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return unsent })
-		},
-		"stream": func(ctx context.Context, lim stint.Decider) error {
-			_, stream := grpclimit.Client(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone), Wait: true})
-			_, err := stream(ctx, nil, cc, "/a.B/C", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string,
-				...grpc.CallOption) (grpc.ClientStream, error) {
-				return nil, unsent
-			})
-			return err
-		},
-	}
-	for of, limit := range map[string]stint.Limit{"rate": stint.PerSecond(1), "calendar": stint.EachHour(1, time.UTC)} {
-		for kind, send := range sends {
-			for _, code := range []codes.Code{codes.Unavailable, codes.Canceled} {
-				t.Run(of+" "+kind+" "+code.String(), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						limits := newLimits(t, map[stint.Name]stint.Limit{everyone: limit})
-						// Without a flush each second, because the clock of the bubble goes on for an hour.
-						lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
-						require.NoError(t, err)
-						defer lim.Close()
-						spend(t, lim, everyone.Key(""), 1)
-						ctx, cancel := context.WithCancel(t.Context())
-						defer cancel()
-						d := stint.Decider(lim)
-						if code == codes.Canceled {
-							d = cancelling{lim, cancel}
-						}
-						require.Equal(t, code, status.Code(send(ctx, d)))
-						assert.EqualValues(t, 1, left(t, lim, everyone.Key("")))
-					})
-				})
-			}
-		}
-	}
-}
-
-// The refund of a call that was not sent returns no token that has come back
-// since the spend, even if its commit took long.
-func TestClientRefundAfterSlowCommit(t *testing.T) {
-	cc := connect(t, "passthrough:///nowhere")
-	for _, wait := range []bool{false, true} {
-		t.Run("Wait "+strconv.FormatBool(wait), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := slowStore{stint.NewMemStore(), make(chan struct{})}
-				limits := newLimits(t, map[stint.Name]stint.Limit{everyone: stint.PerSecond(1).WithBurst(10)})
-				lim, err := stint.New(store, limits, &stint.Options{Durability: stint.Synced, FlushInterval: 24 * time.Hour})
-				require.NoError(t, err)
-				defer lim.Close()
-				unary, _ := grpclimit.Client(lim, &grpclimit.ClientOptions{
-					Key: grpclimit.Shared(everyone), Cost: func(grpclimit.Call) int64 { return 10 }, Wait: wait,
-				})
-				time.AfterFunc(4*time.Second, func() { close(store.release) })
-				err = unary(t.Context(), "/a.B/C", nil, nil, cc,
-					func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
-						spend(t, lim, everyone.Key(""), 4) // those that have come back
-						return status.Error(codes.Unavailable, "no connection")
-					})
-				require.Equal(t, codes.Unavailable, status.Code(err))
-				assert.EqualValues(t, 6, left(t, lim, everyone.Key("")))
-			})
-		})
-	}
-}
-
-// slowStore has saves that wait.
-type slowStore struct {
-	stint.Store
-	release chan struct{}
-}
-
-func (s slowStore) Save(changes []stint.Change) error {
-	<-s.release
-	return s.Store.Save(changes)
 }
 
 // A call with several attempts spends once, because gRPC retries below

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"fmt"
 	"math/big"
 	"net"
 	"net/netip"
@@ -28,7 +27,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/httplimit"
-	"github.com/stint-go/stint/rules"
 )
 
 // keysOf returns the keys that spent.
@@ -105,16 +103,6 @@ func TestByPeer(t *testing.T) {
 	}
 }
 
-func TestFirstOf(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
-	key := rules.FirstOf(grpclimit.ByTLSSubject(perIP), grpclimit.ByMetadata(perKey, "Api-Key"), grpclimit.ByPeer(perAddress))
-	c := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key})...))
-	require.NoError(t, call(t, c, "api-key", "k-17"))
-	require.NoError(t, call(t, c))
-	assert.Equal(t, []stint.Key{perKey.Key("k-17")}, keysOf(t, lim, perKey))
-	assert.Equal(t, []stint.Key{local}, keysOf(t, lim, perAddress))
-}
-
 // certificate returns a certificate that its own key, or that of a CA, signed.
 func certificate(t testing.TB, subject pkix.Name, ca *tls.Certificate) *tls.Certificate {
 	t.Helper()
@@ -171,17 +159,5 @@ func TestByTLSSubject(t *testing.T) {
 				assert.Equal(t, []stint.Key{perKey.Key("CN=billing,O=Example")}, keysOf(t, lim, perKey))
 			}
 		})
-	}
-}
-
-// A rule that is Optional skips a call without an id, even if its KeyFunc says
-// more in the error.
-func TestOptional(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
-	why := fmt.Errorf("the token names no account: %w", rules.ErrNoID)
-	key := func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, why }
-	for optional, want := range map[bool]codes.Code{true: codes.OK, false: codes.InvalidArgument} {
-		c := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key, Optional: optional})...))
-		assert.Equal(t, want, status.Code(call(t, c)))
 	}
 }

@@ -41,8 +41,8 @@ func recovering(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc
 	return next(ctx, req)
 }
 
-// TestRules: what each field of a Rule does over a few calls, on a plain limit
-// and on a share of a total.
+// TestRules: which calls a rule applies to, what they cost, and which codes count.
+// TestRulesEverywhere runs the other fields of a Rule.
 func TestRules(t *testing.T) {
 	unauthenticated := codes.Unauthenticated
 	for name, c := range map[string]struct {
@@ -50,12 +50,7 @@ func TestRules(t *testing.T) {
 		asked []codes.Code
 		want  []codes.Code
 		left  int64
-		held  time.Duration
 	}{
-		"spends": {asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
-		"cost":   {rule: grpclimit.Rule{Cost: 2}, asked: []codes.Code{ok, ok}, want: []codes.Code{ok, exhausted}, left: 1},
-		"cost of 0": {rule: grpclimit.Rule{CostFunc: func(grpclimit.Call) int64 { return 0 }},
-			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}, left: 3},
 		"cost of the request": {
 			rule: grpclimit.Rule{CostFunc: func(c grpclimit.Call) int64 {
 				return int64(c.Message.(*pb.SimpleRequest).GetResponseStatus().GetCode())
@@ -76,77 +71,44 @@ func TestRules(t *testing.T) {
 		"refunds codes": {rule: grpclimit.Rule{Refund: grpclimit.ServerError},
 			asked: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}, left: 1,
 			want: []codes.Code{codes.Internal, codes.Unavailable, ok, codes.NotFound}},
-		"counts and refunds": {rule: grpclimit.Rule{Count: grpclimit.AuthFailed, Refund: rules.OneOf(unauthenticated)},
-			asked: []codes.Code{unauthenticated, codes.PermissionDenied}, left: 2,
-			want: []codes.Code{unauthenticated, codes.PermissionDenied}},
-		"locks out": {rule: grpclimit.Rule{LockOut: time.Hour}, held: time.Hour,
-			asked: []codes.Code{ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, exhausted}},
-		"locks out not, refunded": {rule: grpclimit.Rule{LockOut: time.Hour, Refund: grpclimit.ServerError}, left: 1,
-			asked: []codes.Code{ok, ok, codes.Internal}, want: []codes.Code{ok, ok, codes.Internal}},
-		"locks out after counting": {rule: grpclimit.Rule{LockOut: time.Hour, Count: grpclimit.AuthFailed, Cost: 2}, left: 1,
-			held: time.Hour, asked: []codes.Code{ok, unauthenticated, ok}, want: []codes.Code{ok, unauthenticated, exhausted}},
-		"shadow": {rule: grpclimit.Rule{Shadow: true, LockOut: time.Hour},
-			asked: []codes.Code{ok, ok, ok, ok, ok}, want: []codes.Code{ok, ok, ok, ok, ok}},
-		"shadow counts": {rule: grpclimit.Rule{Shadow: true, Count: grpclimit.AuthFailed}, left: 2,
-			asked: []codes.Code{ok, unauthenticated}, want: []codes.Code{ok, unauthenticated}},
-		"shadow refunds": {rule: grpclimit.Rule{Shadow: true, Refund: grpclimit.ServerError}, left: 3,
-			asked: []codes.Code{codes.Internal}, want: []codes.Code{codes.Internal}},
-		"in flight": {rule: grpclimit.Rule{InFlight: 1}, left: 1,
-			asked: []codes.Code{ok, ok}, want: []codes.Code{ok, ok}},
 	} {
-		for _, limit := range []struct {
-			kind string
-			name stint.Name
-		}{{"plain", perAddress}, {"share", class}} {
-			t.Run(name+"/"+limit.kind, func(t *testing.T) {
-				lim, _ := newLimiter(t, map[stint.Name]stint.Limit{limit.name: stint.PerDay(3), total: stint.PerDay(30)})
-				rule := c.rule
-				rule.Key = grpclimit.ByPeer(limit.name)
-				client := dial(t, serve(t, new(service), limited(lim, nil, rule)...))
-				var got []codes.Code
-				for _, code := range c.asked {
-					got = append(got, ask(t, client, code))
-				}
-				assert.Equal(t, c.want, got)
-				key := limit.name.Key("127.0.0.1")
-				b, err := lim.Bucket(key)
-				require.NoError(t, err)
-				assert.Equal(t, c.left, b.Remaining)
-				assert.Equal(t, c.held, heldFor(t, lim, key))
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(3)})
+			c.rule.Key = grpclimit.ByPeer(perAddress)
+			client := dial(t, serve(t, new(service), limited(lim, nil, c.rule)...))
+			var got []codes.Code
+			for _, code := range c.asked {
+				got = append(got, ask(t, client, code))
+			}
+			assert.Equal(t, c.want, got)
+			assert.Equal(t, c.left, left(t, lim, local))
+		})
 	}
 }
 
-// Every Durability holds, and a panic refunds. Nothing is left in flight.
+// A panic is the code Internal. Nothing is left in flight.
 func TestPanic(t *testing.T) {
-	for _, d := range []stint.Durability{stint.Memory, stint.Flushed, stint.Leased, stint.Synced} {
-		t.Run(d.String(), func(t *testing.T) {
-			limit := stint.PerDay(3)
-			limit.Durability = d
-			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: limit})
-			s := &service{empty: func(context.Context) error { panic("oops") }}
-			s.duplex = func(pb.TestService_FullDuplexCallServer) error { panic("oops") }
-			unary, stream := grpclimit.Server(lim, nil, grpclimit.Rule{
-				Key: grpclimit.ByPeer(perAddress), Refund: grpclimit.ServerError, InFlight: 1, LockOut: time.Hour, Cost: 3,
-			})
-			c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary), grpc.ChainStreamInterceptor(
-				func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-					defer func() { err = status.Errorf(codes.Internal, "panic: %v", recover()) }()
-					return next(srv, ss)
-				}, stream)))
-			for range 3 {
-				assert.Equal(t, codes.Internal, status.Code(call(t, c)))
-				assert.EqualValues(t, 3, left(t, lim, local))
-				str, err := c.FullDuplexCall(t.Context())
-				require.NoError(t, err)
-				_, err = str.Recv()
-				assert.Equal(t, codes.Internal, status.Code(err))
-				assert.EqualValues(t, 3, left(t, lim, local))
-			}
-			assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
-		})
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(3)})
+	s := &service{empty: func(context.Context) error { panic("oops") }}
+	s.duplex = func(pb.TestService_FullDuplexCallServer) error { panic("oops") }
+	unary, stream := grpclimit.Server(lim, nil, grpclimit.Rule{
+		Key: grpclimit.ByPeer(perAddress), Refund: grpclimit.ServerError, InFlight: 1, LockOut: time.Hour, Cost: 3,
+	})
+	c := dial(t, serve(t, s, grpc.ChainUnaryInterceptor(recovering, unary), grpc.ChainStreamInterceptor(
+		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer func() { err = status.Errorf(codes.Internal, "panic: %v", recover()) }()
+			return next(srv, ss)
+		}, stream)))
+	for range 3 {
+		assert.Equal(t, codes.Internal, status.Code(call(t, c)))
+		assert.EqualValues(t, 3, left(t, lim, local))
+		str, err := c.FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		_, err = str.Recv()
+		assert.Equal(t, codes.Internal, status.Code(err))
+		assert.EqualValues(t, 3, left(t, lim, local))
 	}
+	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
 }
 
 // Health and reflection pass without tokens, unless Exempt says otherwise.
@@ -224,151 +186,6 @@ func TestInFlight(t *testing.T) {
 	release <- struct{}{}
 	running.Wait()
 	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
-}
-
-// A Shadow rule counts, and never denies. Each of nested rules takes a place.
-func TestInFlightShadow(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
-	var running []rules.Running
-	s := &service{empty: func(ctx context.Context) error {
-		running = slices.Collect(rules.InFlightOf(lim))
-		return nil
-	}}
-	one := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1}
-	shadow := one
-	shadow.Shadow = true
-	for outer, want := range map[*grpclimit.Rule]codes.Code{&one: ok, &shadow: exhausted} {
-		inner := &shadow
-		if outer == inner {
-			inner = &one
-		}
-		c := dial(t, serve(t, s, append(limited(lim, nil, *outer), limited(lim, nil, *inner)...)...))
-		assert.Equal(t, []codes.Code{want, want}, answers(t, 2, c))
-		if want == ok {
-			assert.Equal(t, []rules.Running{{Key: local, Running: 2}}, running)
-		}
-	}
-	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
-	assert.EqualValues(t, 94, left(t, lim, local), "two each, and those of the outer Shadow rule")
-}
-
-// Calls wait for their place as long as the rule says.
-func TestInFlightWait(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
-	started, release := make(chan struct{}, 9), make(chan struct{})
-	s := &service{empty: func(context.Context) error { started <- struct{}{}; <-release; return nil }}
-	c := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(perAddress), InFlight: 1, InFlightWait: time.Hour, InFlightQueue: 1,
-	})...))
-	var wg sync.WaitGroup
-	wg.Go(func() { assert.NoError(t, call(t, c)) })
-	<-started
-	wg.Go(func() { assert.NoError(t, call(t, c)) })
-	require.Eventually(t, func() bool {
-		running := slices.Collect(rules.InFlightOf(lim))
-		return len(running) == 1 && running[0].Waiting == 1
-	}, time.Minute, time.Millisecond)
-	assert.Equal(t, exhausted, status.Code(call(t, c)), "the queue is full")
-	close(release)
-	wg.Wait()
-	assert.EqualValues(t, 3, left(t, lim, local))
-}
-
-// A call that is denied for its tokens gives its place back.
-func TestInFlightDenied(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(1)})
-	c := dial(t, serve(t, new(service), limited(lim, nil,
-		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1},
-		grpclimit.Rule{Key: grpclimit.ByPeer(off), InFlight: 1})...))
-	assert.Equal(t, []codes.Code{ok, exhausted, exhausted}, answers(t, 3, c))
-	assert.Empty(t, slices.Collect(rules.InFlightOf(lim)))
-}
-
-func TestSettle(t *testing.T) {
-	for name, c := range map[string]struct {
-		costs []int64 // that the handler reports
-		code  codes.Code
-		errs  []error
-		short int64
-		left  int64
-	}{
-		"less":           {costs: []int64{10}, errs: []error{nil}, left: 90},
-		"more":           {costs: []int64{70}, errs: []error{nil}, left: 30},
-		"short":          {costs: []int64{120}, errs: []error{nil}, short: 20},
-		"same":           {costs: []int64{50}, errs: []error{nil}, left: 50},
-		"nothing":        {costs: []int64{0}, errs: []error{nil}, left: 100},
-		"twice":          {costs: []int64{10, 20}, errs: []error{nil, rules.ErrSettled}, left: 90},
-		"negative":       {costs: []int64{-1, 20}, errs: []error{stint.ErrNegativeCost, nil}, left: 80},
-		"not":            {left: 50},
-		"then refunded":  {costs: []int64{10}, errs: []error{nil}, code: codes.Internal, left: 90},
-		"never refunded": {code: codes.Internal, left: 100},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(100)})
-			s := &service{empty: func(ctx context.Context) error {
-				for i, cost := range c.costs {
-					short, err := rules.Settle(ctx, perAddress, cost)
-					assert.ErrorIs(t, err, c.errs[i])
-					if err == nil {
-						assert.Equal(t, c.short, short)
-					}
-				}
-				_, err := rules.Settle(ctx, perKey, 1)
-				assert.ErrorIs(t, err, rules.ErrNotSettled)
-				return status.Error(c.code, "as asked")
-			}}
-			client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-				Key: grpclimit.ByPeer(perAddress), Cost: 50, Settle: true, Refund: grpclimit.ServerError,
-			}, grpclimit.Rule{Key: grpclimit.ByPeer(perKey)})...))
-			assert.Equal(t, c.code, status.Code(call(t, client)))
-			assert.Equal(t, c.left, left(t, lim, local))
-		})
-	}
-	_, err := rules.Settle(t.Context(), perAddress, 1)
-	assert.ErrorIs(t, err, rules.ErrNotSettled)
-}
-
-// Settle after the handler has returned, and after Refund.
-func TestSettleLate(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(60)})
-	contexts := make(chan context.Context, 1)
-	var code atomic.Uint32
-	s := &service{empty: func(ctx context.Context) error {
-		contexts <- ctx
-		return status.Error(codes.Code(code.Load()), "as asked")
-	}}
-	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(perAddress), Cost: 60, Settle: true, Refund: grpclimit.ServerError,
-	})...))
-	require.NoError(t, call(t, client))
-	clock.pass(30 * time.Second) // brings 30 tokens back
-	spend(t, lim, local, 30)
-	short, err := rules.Settle(<-contexts, perAddress, 20)
-	require.NoError(t, err)
-	assert.Zero(t, short)
-	assert.EqualValues(t, 10, left(t, lim, local), "40 are refunded, of which 30 had come back")
-
-	clock.pass(time.Minute)
-	code.Store(uint32(codes.Internal))
-	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
-	_, err = rules.Settle(<-contexts, perAddress, 20)
-	assert.ErrorIs(t, err, rules.ErrSettled)
-	assert.EqualValues(t, 60, left(t, lim, local))
-}
-
-// The refund of a long call does not return what time has brought back.
-func TestRefundAfterAWhile(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(60)})
-	s := &service{empty: func(context.Context) error {
-		clock.pass(30 * time.Second)
-		spend(t, lim, local, 30)
-		return status.Error(codes.Internal, "after a while")
-	}}
-	client := dial(t, serve(t, s, limited(lim, nil, grpclimit.Rule{
-		Key: grpclimit.ByPeer(perAddress), Cost: 60, Refund: grpclimit.ServerError,
-	})...))
-	assert.Equal(t, codes.Internal, status.Code(call(t, client)))
-	assert.EqualValues(t, 30, left(t, lim, local))
 }
 
 func TestObservers(t *testing.T) {

@@ -30,12 +30,6 @@ func TestShadow(t *testing.T) {
 			Observed: key denied, everyone denied
 			200: 400
 			Error: no id`},
-		"errors stop nothing": {rules: []Rule{{Key: ByHeader(perNumber, "X-Key"), Shadow: true}}, script: `
-			200 x: 200
-			Error: invalid id`},
-		"counts statuses": {rules: []Rule{{Key: ByIP(failures), Count: AuthFailed, Shadow: true}}, script: `
-			401: 401 401 401 401 401 401 401
-			left login 0`},
 		"refunds nothing if it could not spend: over the burst": {rules: []Rule{{Key: ByIP(perAddress),
 			Refund: rules.OneOf(200)},
 			{Key: ByIP(failures), Shadow: true, Refund: rules.OneOf(200), CostFunc: costing(6)}}, script: `

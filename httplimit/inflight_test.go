@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -107,15 +106,6 @@ func TestInFlight(t *testing.T) {
 			})
 		}
 	})
-	t.Run("without tokens the place is free at once", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		spend(t, lim, perKey.Key("k"), 5)
-		h := Middleware(lim, &Options{Denied: func(w http.ResponseWriter, _ *http.Request, d stint.Decision) {
-			requireNoneInFlight(t, lim)
-			w.WriteHeader(429)
-		}}, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(status))
-		require.Equal(t, 429, answerTo(h, withKey("k")).Code)
-	})
 	t.Run("an Unlimited Name has nothing but places", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		h := Middleware(lim, nil, Rule{Key: ByHeader(off, "X-Key"), InFlight: 3})(http.HandlerFunc(status))
@@ -139,45 +129,6 @@ func TestInFlight(t *testing.T) {
 		require.EqualValues(t, 5, left(t, lim, perKey.Key("b")))
 		close(inner.release)
 		wg.Wait()
-		requireNoneInFlight(t, lim)
-	})
-	t.Run("one place of a key in one middleware", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		one, plain := Rule{Key: byKey, InFlight: 1}, Rule{Key: byKey}
-		shadow := one
-		shadow.Shadow = true
-		for name, rs := range map[string][]Rule{
-			"two rules": {one, one}, "only the second has a bound": {plain, one}, "beside a Shadow rule": {shadow, one},
-		} {
-			t.Run(name, func(t *testing.T) {
-				require.NoError(t, lim.Reset(perKey.Key("k")))
-				inner := newBlocking()
-				h := Middleware(lim, nil, rs...)(inner)
-				var wg sync.WaitGroup
-				wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
-				<-inner.entered
-				for found := range rules.InFlightOf(lim) {
-					require.Equal(t, rules.Running{Key: perKey.Key("k"), Running: 1}, found)
-				}
-				require.EqualValues(t, 4, left(t, lim, perKey.Key("k")), "it spends once")
-				require.Equal(t, 429, answerTo(h, withKey("k")).Code)
-				close(inner.release)
-				wg.Wait()
-				requireNoneInFlight(t, lim)
-			})
-		}
-	})
-	t.Run("nested, each takes a place", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		of := func(most int64, shadow bool, h http.Handler) http.Handler {
-			return Middleware(lim, nil, Rule{Key: byKey, InFlight: most, Shadow: shadow})(h)
-		}
-		var running []rules.Running
-		h := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { running = slices.Collect(rules.InFlightOf(lim)) })
-		require.Equal(t, 200, answerTo(of(2, false, of(2, false, h)), withKey("k")).Code)
-		require.Equal(t, []rules.Running{{Key: perKey.Key("k"), Running: 2}}, running)
-		require.Equal(t, 429, answerTo(of(1, false, of(1, false, h)), withKey("k")).Code)
-		require.Equal(t, 429, answerTo(of(9, true, of(1, false, h)), withKey("k")).Code, "a Shadow rule counts")
 		requireNoneInFlight(t, lim)
 	})
 	t.Run("Shadow rules count and do not deny", func(t *testing.T) {
@@ -216,24 +167,6 @@ func TestInFlight(t *testing.T) {
 		require.Equal(t, 429, answerTo(h, withKey("other")).Code, "none may run")
 		close(inner.release)
 		wg.Wait()
-		requireNoneInFlight(t, lim)
-	})
-	t.Run("FailOpen keeps the place", func(t *testing.T) {
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), nil)
-		require.NoError(t, err)
-		require.NoError(t, lim.Close())
-		running := int64(0)
-		h := Middleware(lim, &Options{FailOpen: true}, Rule{Key: byKey, InFlight: 1, Settle: true, Refund: rules.OneOf(200)})(
-			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				for found := range rules.InFlightOf(lim) {
-					running = found.Running
-				}
-				require.Empty(t, rules.Decisions(r.Context()))
-				_, err := rules.Settle(r.Context(), perKey, 0)
-				require.ErrorIs(t, err, rules.ErrNotSettled)
-			}))
-		require.Equal(t, 200, answerTo(h, withKey("k")).Code)
-		require.EqualValues(t, 1, running)
 		requireNoneInFlight(t, lim)
 	})
 	t.Run("however the handler ends", func(t *testing.T) {

@@ -1,14 +1,15 @@
 package httplimit
 
 import (
-	"github.com/stint-go/stint/rules"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/rules"
 )
 
-// ExampleKeyFunc and ExampleFirstOf show that each finds its id.
+// ExampleKeyFunc shows that each finds its id.
 func TestKeyFuncs(t *testing.T) {
 	either := rules.FirstOf(ByHeader(everyone, "X"), ByHeader(perKey, "X-Key"))
 	for name, tc := range map[string]struct {

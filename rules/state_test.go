@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,8 +164,28 @@ func TestFirstEvent(t *testing.T) {
 		_, err = Settle(p, name, 1)
 		require.ErrorIs(t, err, ErrNotSettled)
 	}
+
+	p = begin(t, lim, 3, both)
+	end(p, 0) // the handler has returned
 	_, err = Settle(p, ofA, -1)
 	require.ErrorIs(t, err, stint.ErrNegativeCost)
+	_, err = Settle(p, ofA, 3)
+	require.NoError(t, err, "a negative cost may be corrected")
+}
+
+// Of many settlements at the same time, one counts.
+func TestSettleConcurrent(t *testing.T) {
+	lim := newLimiter(t)
+	p := begin(t, lim, 3, ruleOf{Settle: true})
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			Settle(p, ofA, 2)
+			Decisions(p)
+		})
+	}
+	all.Wait()
+	require.Equal(t, "a allowed:true after:false cost:2, 3 left", seen(t, lim, p))
 }
 
 // A request spends from a bucket once at one door, and at each door.
@@ -243,7 +264,7 @@ func TestErrors(t *testing.T) {
 		{ruleOf{}, nil, true, false, false},
 		{ruleOf{}, ErrNoID, false, true, true},
 		{ruleOf{}, own, false, true, true},
-		{ruleOf{Optional: true}, ErrNoID, false, false, false},
+		{ruleOf{Optional: true}, fmt.Errorf("the token names no account: %w", ErrNoID), false, false, false},
 		{ruleOf{Optional: true}, own, false, true, true},
 		{ruleOf{Shadow: true}, own, false, false, true},
 	} {
