@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	_ "time/tzdata" // for machines without a database of time zones
 
 	"github.com/stretchr/testify/require"
 
@@ -63,43 +62,6 @@ func TestCalendar(t *testing.T) {
 		_, err := r.Spend(key, 11)
 		require.ErrorIs(t, err, ErrCostOverBurst)
 	})
-	t.Run("a restart", func(t *testing.T) {
-		for name := range levelNames {
-			limit := EachMonth(10_000, pacific)
-			limit.Durability = Durability(name)
-			r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
-			r.take(key, 700)
-			require.NoError(t, r.Close())
-			r = r.next(r.Limits())
-			require.EqualValues(t, 9300, r.left(key), name)
-			r.take(key, 300)
-			require.NoError(t, r.Close())
-			r.clock.Advance(9 * 24 * time.Hour)
-			r = r.next(r.Limits())
-			require.EqualValues(t, 10_000, r.left(key), name)
-		}
-	})
-	t.Run("a crash", func(t *testing.T) {
-		for _, c := range []struct {
-			level       Durability
-			least, most int64
-		}{{Flushed, 0, 0}, {Leased, 700, 700 + 10_000/8}, {Synced, 700, 700}} {
-			synctest.Test(t, func(t *testing.T) {
-				limit := EachMonth(10_000, pacific)
-				limit.Durability = c.level
-				r := rigFrom(t, "2026-11-23T12:00:00Z", limit)
-				for range 700 {
-					r.take(key, 1)
-				}
-				r.rest()
-				r = r.next(r.Limits())
-				used := r.spent(key)
-				require.True(t, c.least <= used && used <= c.most, "%v: %d", c.level, used)
-				r.clock.Advance(9 * 24 * time.Hour)
-				require.EqualValues(t, 0, r.spent(key), "a lease is over at the end of the month")
-			})
-		}
-	})
 	t.Run("refunds", func(t *testing.T) {
 		r := rigFrom(t, "2026-11-23T23:59:50-08:00", EachDay(10, pacific))
 		spent := r.Now()
@@ -130,20 +92,6 @@ func TestCalendar(t *testing.T) {
 		r.take(key, 10)
 		r.hold(key, time.Hour)
 		require.Equal(t, 23*time.Hour, r.spend(key, 1).RetryAfter, "the quota is later")
-	})
-	t.Run("with a rate", func(t *testing.T) {
-		names := Names{1: {Label: "Daily", Limit: EachDay(100, pacific)}, 2: {Label: "Rate", Limit: PerMinute(60)}}
-		r := rigOn(t, NewMemStore(), limitsOf(t, names, nil), Options{})
-		reqs := []Request{{Key: Key{1, "a"}, Cost: 1}, {Key: Key{2, "a"}, Cost: 1}}
-		for range 60 {
-			require.True(t, r.spendAll(reqs...).Allowed)
-		}
-		d := r.spendAll(reqs...)
-		require.Equal(t, time.Second, d.RetryAfter)
-		require.EqualValues(t, 40, r.left(Key{1, "a"}), "all or nothing")
-		r.take(Key{1, "a"}, 40)
-		_, end := EachDay(100, pacific).PeriodAt(r.Now())
-		require.Equal(t, end.Sub(r.Now()), r.spendAll(reqs...).RetryAfter, "the longer of the two")
 	})
 	t.Run("an hour that comes twice", func(t *testing.T) {
 		r := rigFrom(t, "2026-11-01T00:30:00-07:00", EachDay(10, pacific))

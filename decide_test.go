@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -36,28 +37,6 @@ func TestAllow(t *testing.T) {
 			require.Equal(t, failOpen, r.Allow(key))
 		})
 	}
-}
-
-func TestUnlimited(t *testing.T) {
-	require.NoError(t, Unlimited.Validate())
-	require.Zero(t, Unlimited.Interval())
-	r := newRig(t)
-	key := off.Key("a")
-	want := Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}
-	for _, cost := range []int64{0, 1, math.MaxInt64} {
-		require.Equal(t, want, r.check(key, cost))
-		require.Equal(t, want, r.refund(key, cost))
-		want := want
-		want.Taken = cost
-		require.Equal(t, want, r.spend(key, cost))
-	}
-	want.Taken = 7
-	require.Equal(t, want, r.spendAll(Request{Key: key, Cost: 7}))
-	want.Taken = 0
-	require.Zero(t, r.Stats().Resident)
-	r.hold(key, time.Minute)
-	require.Equal(t, time.Minute, r.spend(key, 1).RetryAfter)
-	require.Len(t, r.listed(off), 1)
 }
 
 // TestErrors holds every call to the same errors, each counted once, with
@@ -297,7 +276,6 @@ func TestStricter(t *testing.T) {
 func TestDo(t *testing.T) {
 	a, b, shared, free := perID.Key("a"), perID.Key("b"), everyone.Key(""), off.Key("x")
 	reqs := []Request{{Key: free, Cost: 1}, {Key: shared, Cost: 1}, {Key: a, Cost: 2}, {Key: b, Cost: 1}}
-	modes := []Request{{Key: b, Cost: 6, Mode: SpendOnly}, {Key: a, Cost: 1, Mode: CheckOnly}, {Key: shared, Cost: 1}}
 	for name, path := range map[string][]Request{"fast path": reqs[1:], "slow path": reqs} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -325,35 +303,6 @@ func TestDo(t *testing.T) {
 			require.EqualValues(t, 3, r.left(b), "the third call spent nothing")
 		})
 	}
-	t.Run("modes", func(t *testing.T) {
-		r := newRig(t)
-		modes[0].Cost = 5
-		ds := make([]Decision, 3)
-		d := r.decided(r.Do(context.Background(), modes, ds))
-		require.Equal(t, ds[2], d)
-		require.Equal(t, []int64{0, 4, 2}, []int64{ds[0].Remaining, ds[1].Remaining, ds[2].Remaining})
-		d = r.decided(r.Do(context.Background(), modes, ds))
-		require.True(t, d.Allowed)
-		require.Equal(t, time.Minute, ds[0].RetryAfter, "SpendOnly may be denied alone")
-	})
-	t.Run("errors", func(t *testing.T) {
-		r := newRig(t)
-		full := Decision{Allowed: true}
-		ds := []Decision{full, full}
-		_, err := r.Do(context.Background(), reqs, ds)
-		require.ErrorContains(t, err, "4 requests, and space for 2 decisions")
-		_, err = r.Do(context.Background(), []Request{{Key: a, Cost: 1}, {Key: b, Cost: 6}}, ds)
-		require.ErrorIs(t, err, ErrCostOverBurst)
-		require.Equal(t, []Decision{{}, {}}, ds, "an error never comes with permission")
-		require.EqualValues(t, 5, r.left(a))
-		levels := newLevels(t, hundred)
-		both := []Request{{Key: synced.Key("a"), Cost: 1}, {Key: flushed.Key("a"), Cost: 1}}
-		levels.disk.fail(errDisk, "save")
-		ds = []Decision{full, full}
-		_, err = levels.Do(context.Background(), both, ds)
-		require.ErrorIs(t, err, ErrNotDurable)
-		require.Equal(t, []Decision{{}, {}}, ds)
-	})
 }
 
 // spendGiven spends under a limit that the caller gives.
@@ -620,4 +569,159 @@ func TestLimitIsZero(t *testing.T) {
 		require.False(t, l.isZero(), "%+v", l)
 	}
 	require.Equal(t, 7, reflect.TypeFor[Limit]().NumField(), "isZero must know the new field")
+}
+
+// A refund that costs tokens needs Spent.
+func TestRefundWithoutSpent(t *testing.T) {
+	r := newRig(t)
+	key := perID.Key("a")
+	r.take(key, 3)
+	for _, reqs := range [][]Request{{key.Cost(1)}, {perID.Key("b").Cost(1).SpentAt(JustSpent), key.Cost(1)}} {
+		_, err := r.Refund(reqs...)
+		require.ErrorContains(t, err, "no Spent")
+		require.EqualValues(t, 2, r.left(key))
+	}
+	for _, req := range []Request{{Key: key}, {Key: key, Cost: 2, Mode: CheckOnly}} {
+		require.EqualValues(t, 2, r.decided(r.Refund(req)).Remaining)
+	}
+	require.EqualValues(t, 5, r.decided(r.Refund(key.Cost(9).SpentAt(JustSpent))).Remaining)
+}
+
+// TestRaise has what the model of TestWorlds leaves out: given limits, limits that are
+// missing, totals, and what a restart finds.
+func TestRaise(t *testing.T) {
+	t.Run("given limits", func(t *testing.T) {
+		r := newRig(t)
+		req := Request{Key: perID.Key("a"), Limit: PerHour(10)}
+		full, err := r.Raise(req, r.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, full.Sub(r.Now()))
+		req.Limit = PerMinute(1)
+		again, err := r.Raise(req, r.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, full, again, "a smaller limit does not lower it")
+		req.Limit, req.Key = PerMinute(1), off.Key("a")
+		for range 2 {
+			full, err = r.Raise(req, r.Now().Add(time.Hour))
+			require.NoError(t, err)
+			require.Equal(t, time.Minute, full.Sub(r.Now()), "at most an empty bucket")
+			require.NoError(t, r.Close())
+			r = r.next(r.Limits())
+		}
+	})
+	t.Run("a turn with a smaller limit comes after it", func(t *testing.T) {
+		r := newLevels(t, ten)
+		key := inMemory.Key("a")
+		r.take(key, 5)
+		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
+		require.NoError(t, err)
+		full, err := r.Raise(Request{Key: key}, r.Now().Add(10*time.Second))
+		require.NoError(t, err)
+		r.clock.Advance(5 * time.Second)
+		require.GreaterOrEqual(t, r.check(key, 0).ResetAfter, full.Sub(r.Now()), "the turn gives nothing back")
+	})
+	t.Run("no limit", func(t *testing.T) {
+		r := newRig(t)
+		full, err := r.Raise(Request{Key: off.Key("a")}, r.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.False(t, full.After(r.Now()))
+		require.Zero(t, r.Stats().Resident)
+	})
+	t.Run("a time that has passed reads", func(t *testing.T) {
+		r := newRig(t)
+		full, err := r.Raise(Request{Key: perID.Key("a")}, r.Now())
+		require.NoError(t, err)
+		require.False(t, full.After(r.Now()))
+		require.Zero(t, r.Stats().Resident, "a full bucket takes no space")
+		r.take(perID.Key("a"), 2)
+		full, err = r.Raise(Request{Key: perID.Key("a")}, time.Time{})
+		require.NoError(t, err)
+		require.Equal(t, r.check(perID.Key("a"), 0).ResetAfter, full.Sub(r.Now()))
+	})
+	t.Run("a full bucket is full now", func(t *testing.T) {
+		r := newRig(t)
+		for _, past := range []time.Duration{0, time.Hour} {
+			full, err := r.Raise(Request{Key: perID.Key("a")}, r.Now().Add(-past))
+			require.NoError(t, err)
+			require.True(t, full.Equal(r.Now()), "%v", full)
+		}
+		r.take(perID.Key("a"), 1)
+		r.clock.Advance(time.Hour)
+		full, err := r.Raise(Request{Key: perID.Key("a")}, time.Time{})
+		require.NoError(t, err)
+		require.True(t, full.Equal(r.Now()), "%v", full)
+	})
+	t.Run("a quota of the calendar", func(t *testing.T) {
+		clock := modeltest.NewClock()
+		clock.Set(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC).UnixNano())
+		r := rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: EachDay(10, nil)}), Options{})
+		midnight := r.Now().Add(12 * time.Hour)
+		for _, c := range []struct {
+			full time.Time
+			left int64
+		}{
+			{midnight.Add(-time.Hour), 10}, {midnight, 10}, {midnight.Add(3), 7}, {midnight.Add(time.Hour), 0},
+		} {
+			key := perID.Key(c.full.String())
+			_, err := r.Raise(Request{Key: key}, c.full)
+			require.NoError(t, err)
+			require.Equal(t, c.left, r.left(key))
+		}
+	})
+	t.Run("no limit, whatever is in memory", func(t *testing.T) {
+		r := newRig(t)
+		for i, limit := range []Limit{Unlimited, Blocked} {
+			key := perID.Key(fmt.Sprint(i))
+			raise := func() {
+				t.Helper()
+				full, err := r.Raise(Request{Key: key}, r.Now().Add(time.Hour))
+				require.NoError(t, err)
+				require.True(t, full.Equal(r.Now()), "%v", full)
+			}
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
+			raise()
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: PerHour(1)}))
+			r.take(key, 1)
+			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
+			raise()
+		}
+	})
+	for level := leased; level <= synced; level++ {
+		inBubbleNamed(t, fmt.Sprint(Durability(level), ", an equal one is in a commit that fails"),
+			func(t *testing.T, r *rig) {
+				key := level.Key("a")
+				full := r.Now().Add(5 * time.Second)
+				r.disk.shut()
+				var errs [2]chan error
+				for i := range errs {
+					errs[i] = make(chan error, 1)
+					go func() { _, err := r.Raise(Request{Key: key}, full); errs[i] <- err }()
+					synctest.Wait()
+				}
+				require.Empty(t, errs[1], "the store does not have it yet")
+				r.disk.gate <- errDisk
+				require.ErrorIs(t, <-errs[0], ErrNotDurable)
+				r.disk.open()
+				require.NoError(t, <-errs[1])
+				require.LessOrEqual(t, r.next(r.Limits()).left(key), int64(5), "as after a crash")
+			})
+	}
+	t.Run("errors", func(t *testing.T) {
+		r := newRig(t)
+		_, err := r.Raise(Request{Key: Key{99, "a"}}, r.Now())
+		require.ErrorIs(t, err, ErrUnknownName)
+		_, err = r.Raise(Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}, r.Now())
+		require.ErrorAs(t, err, new(*ConfigError))
+		limits, err := NewLimits(Names{
+			1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},
+		})
+		require.NoError(t, err)
+		l, err := New(NewMemStore(), limits, nil)
+		require.NoError(t, err)
+		defer l.Close()
+		for _, key := range []Key{{2, "a"}, {1, ""}} {
+			_, err = l.Raise(Request{Key: key}, l.Now().Add(time.Hour))
+			require.ErrorIs(t, err, ErrShare)
+		}
+	})
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/cache"
-
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -118,15 +117,6 @@ func TestHold(t *testing.T) {
 		require.Equal(t, map[Key]Held{key: want}, listed(), "from the store; holds that are over are not in force")
 		require.Zero(t, r.Stats().Resident, "it loads no bucket")
 	})
-	t.Run("far ahead and long ago", func(t *testing.T) {
-		r := newRig(t)
-		require.NoError(t, errorOf(r.Hold(key, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))))
-		require.False(t, r.spend(key, 1).Allowed)
-		require.NoError(t, errorOf(r.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC))))
-		require.False(t, r.spend(key, 1).Allowed)
-		require.NoError(t, r.Release(key))
-		r.take(key, 1)
-	})
 	inBubbleNamed(t, "late hold moves the queue", func(t *testing.T, r *rig) {
 		key := synced.Key("a")
 		r.take(key, 10)
@@ -176,23 +166,6 @@ func TestHoldLonger(t *testing.T) {
 		extend(r, time.Minute, time.Minute)
 		require.NoError(t, r.Reset(key))
 		extend(r, time.Second, time.Second)
-	})
-	t.Run("errors", func(t *testing.T) {
-		r := newRig(t)
-		for bad, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, {perID, ""}: ErrInvalidID} {
-			until, err := r.Hold(bad, r.Now().Add(time.Hour))
-			require.ErrorIs(t, err, want)
-			require.Zero(t, until)
-		}
-		r.disk.fail(errDisk, "save")
-		until, err := r.Hold(key, r.Now().Add(time.Hour))
-		require.ErrorIs(t, err, ErrNotDurable)
-		require.Zero(t, until)
-		r.disk.fail(nil)
-		r.take(key, 1)
-		require.NoError(t, r.Close())
-		_, err = r.Hold(key, r.Now().Add(time.Hour))
-		require.ErrorIs(t, err, ErrClosed)
 	})
 	t.Run("many at once, and a crash", func(t *testing.T) {
 		r := newRig(t)

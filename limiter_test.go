@@ -62,12 +62,24 @@ func TestEventKind(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
+	// The suite of Deciders has the other calls.
 	t.Run("every call returns ErrClosed", func(t *testing.T) {
 		r := newRig(t)
 		r.spend(perID.Key("a"), 1)
 		require.NoError(t, r.Close())
 		require.NoError(t, r.Close())
-		requireClosed(t, r.Limiter)
+		for _, key := range []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), off.Key("a")} {
+			require.ErrorIs(t, errorOf(r.Spend(key, 1)), ErrClosed)
+			require.ErrorIs(t, errorOf(r.Reserve(key.Cost(1))), ErrClosed)
+			require.ErrorIs(t, r.DoEach(context.Background(), []Request{key.Cost(1)}, make([]Decision, 1)), ErrClosed)
+			require.False(t, r.Allow(key) && !r.opts.FailOpen)
+		}
+		require.ErrorIs(t, r.Flush(), ErrClosed)
+		for _, err := range r.Buckets(perID) {
+			require.ErrorIs(t, err, ErrClosed)
+		}
+		r.Stats()
+		r.Health()
 	})
 	t.Run("failed save", func(t *testing.T) {
 		r := newRig(t)
@@ -109,40 +121,6 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(t, <-set, ErrClosed)
 		require.ErrorIs(t, <-closed, errDisk)
 	})
-}
-
-// requireClosed requires that every method returns ErrClosed.
-func requireClosed(t testing.TB, l *Limiter) {
-	t.Helper()
-	for _, key := range []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), off.Key("a")} {
-		calls := map[string]func() error{
-			"Spend":     func() error { _, err := l.Spend(key, 1); return err },
-			"Check":     func() error { _, err := l.Check(key, 1); return err },
-			"Refund":    func() error { _, err := l.Refund(key.Cost(1).SpentAt(JustSpent)); return err },
-			"Reset":     func() error { return l.Reset(key) },
-			"SpendAll":  func() error { _, err := l.SpendAll(Request{Key: key, Cost: 1}); return err },
-			"no spends": func() error { _, err := l.SpendAll(); return err },
-			"DoEach": func() error {
-				return l.DoEach(context.Background(), []Request{{Key: key, Cost: 1}}, make([]Decision, 1))
-			},
-			"Reserve":      func() error { _, err := l.Reserve(key.Cost(1)); return err },
-			"Wait":         func() error { return errorOf(l.Wait(context.Background(), key.Cost(1))) },
-			"Hold":         func() error { return errorOf(l.Hold(key, time.Now().Add(time.Hour))) },
-			"Bucket":       func() error { _, err := l.Bucket(key); return err },
-			"SetLimits":    func() error { return l.SetLimits(l.limits.Load()) },
-			"SetOverrides": func() error { return l.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}) },
-			"Flush":        l.Flush,
-		}
-		for name, call := range calls {
-			require.ErrorIs(t, call(), ErrClosed, name)
-		}
-		require.False(t, l.Allow(key) && !l.opts.FailOpen)
-	}
-	for _, err := range l.Buckets(perID) {
-		require.ErrorIs(t, err, ErrClosed)
-	}
-	l.Stats()
-	l.Health()
 }
 
 // TestNoSpace is about a Limiter that has MaxResident buckets in memory.

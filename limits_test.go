@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/spell"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 func TestDurability(t *testing.T) {
@@ -536,4 +539,44 @@ func TestPlans(t *testing.T) {
 	}
 	_, err = NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
 	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
+}
+
+// TestDividedBy holds the laws of a divided limit: n of them admit no more than
+// the whole, at once and in the long run.
+func TestDividedBy(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 5))
+	any := func(most int64) int64 { return 1 + rnd.Int64N(1+rnd.Int64N(min(most, math.MaxInt64-1))) }
+	checked := 0
+	for range testlength.Of(200_000, 20_000) {
+		l := Limit{Burst: any(1e6), Count: any(1e6), Period: time.Duration(any(math.MaxInt64)), Queue: rnd.Int64N(9),
+			Durability: Durability(rnd.IntN(5))}
+		if l.Validate() != nil {
+			continue
+		}
+		checked++
+		n := any([]int64{3, 100, math.MaxInt64}[rnd.IntN(3)])
+		s := l.DividedBy(n)
+		require.NoError(t, s.Validate(), "%v of %d", l, n)
+		require.Equal(t, max(1, l.Burst/n), s.Burst)
+		require.Equal(t, l.Durability, s.Durability)
+		require.Equal(t, l.Queue == 0, s.Queue == 0)
+		whole := new(big.Int).Mul(big.NewInt(int64(l.Interval())), big.NewInt(n))
+		if century := big.NewInt(100 * 36525 * 24 * 3600 * 1e7); whole.Cmp(century) > 0 {
+			require.Equal(t, century.Int64(), int64(s.Interval()))
+		} else {
+			require.Equal(t, whole.Int64(), int64(s.Interval()), "%v of %d", l, n)
+		}
+		if l.Burst%n == 0 {
+			require.Equal(t, l.Tolerance(), s.Tolerance(), "%v of %d", l, n)
+		}
+	}
+	require.Greater(t, checked, 1000)
+	for _, l := range []Limit{Unlimited, Blocked, {}, PerHour(5)} {
+		for _, n := range []int64{1, 0, -1} {
+			require.Equal(t, l, l.DividedBy(n))
+		}
+		if l.Count == 0 {
+			require.Equal(t, l, l.DividedBy(3))
+		}
+	}
 }

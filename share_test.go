@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -213,18 +214,8 @@ func TestShare(t *testing.T) {
 		for _, key := range []Key{acme, theTotal, acmeFloor} {
 			_, err := r.Reserve(key.Cost(1))
 			require.ErrorIs(t, err, ErrShare)
-			require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(1))), ErrShare)
 		}
-		_, err := r.Spend(acmeFloor, 1)
-		require.ErrorIs(t, err, ErrShare)
-		_, err = r.Refund(acmeFloor.Cost(1).SpentAt(JustSpent))
-		require.ErrorIs(t, err, ErrShare)
-		require.EqualValues(t, 100, r.check(acmeFloor, 1).Limit.Burst)
-		_, err = r.Spend(acme, 601)
-		require.ErrorIs(t, err, ErrCostOverBurst)
-		_, err = r.Spend(acme, -1)
-		require.ErrorIs(t, err, ErrNegativeCost)
-		_, err = r.Spend(shareTenant.Key(""), 1)
+		_, err := r.Spend(shareTenant.Key(""), 1)
 		require.ErrorIs(t, err, ErrInvalidID)
 		require.ErrorIs(t, r.DoEach(context.Background(), []Request{{Key: acme, Cost: 601}}, make([]Decision, 1)), ErrCostOverBurst)
 	})
@@ -681,4 +672,48 @@ func TestShareEachWithoutSpace(t *testing.T) {
 			require.NoError(t, r.Close())
 		})
 	}
+}
+
+// UpTo takes what a share's three buckets have, and the Decision says so.
+func TestUpTo(t *testing.T) {
+	const all, tenant, floor Name = 1, 2, 3
+	limits, err := NewLimits(Names{
+		all: {Label: "all", ID: Shared}, tenant: {Label: "tenant", Parent: all, Floor: floor}, floor: {Label: "floor"},
+	}.WithLimits(map[Name]Limit{all: PerHour(10), tenant: PerHour(8)}),
+		Override{Key: floor.Key("acme"), Limit: PerHour(3)})
+	require.NoError(t, err)
+	lim, err := New(NewMemStore(), limits, &Options{Now: modeltest.NewClock().Now})
+	require.NoError(t, err)
+	defer lim.Close()
+	for _, step := range []struct {
+		id         string
+		cost, want int64
+	}{
+		{"other", 5, 5}, {"other", 5, 2}, {"other", 1, 0}, // 3 of the total are kept for acme
+		{"acme", 2, 2}, {"third", 0, 0}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
+	} {
+		d, err := lim.SpendAll(Request{Key: tenant.Key(step.id), Cost: step.cost, Mode: UpTo})
+		require.NoError(t, err)
+		require.Equal(t, step.want, d.Taken, "%s %d", step.id, step.cost)
+		if step.id == "acme" || step.id == "other" {
+			require.True(t, d.Allowed)
+			continue
+		}
+		require.False(t, d.Allowed, "the total has less than it keeps, so no other may go")
+		want, err := lim.Check(tenant.Key(step.id), 0)
+		require.NoError(t, err)
+		require.Equal(t, want, d)
+	}
+	require.NoError(t, errorOf(lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour))))
+	require.NoError(t, lim.Reset(all.Key(""), floor.Key("acme")))
+	d, err := lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: 1, Mode: UpTo})
+	require.NoError(t, err)
+	require.Zero(t, d.Taken)
+	require.False(t, d.Allowed)
+	for cost := range int64(2) {
+		_, err = lim.SpendAll(Request{Key: floor.Key("acme"), Cost: cost, Mode: UpTo})
+		require.ErrorIs(t, err, ErrShare)
+	}
+	_, err = lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
+	require.ErrorIs(t, err, ErrNegativeCost)
 }

@@ -3,7 +3,6 @@ package stint
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -28,44 +27,11 @@ func keysOfOneShard(l *Limiter, n int) (keys []Key) {
 }
 
 func TestSpendAll(t *testing.T) {
-	one := func(key Key, mode Mode) Request { return Request{Key: key, Cost: 1, Mode: mode} }
-	a, b, shared, free := perID.Key("a"), perID.Key("b"), everyone.Key(""), off.Key("x")
+	a, b := perID.Key("a"), perID.Key("b")
 
-	t.Run("strictest", func(t *testing.T) {
-		r := newRig(t)
-		d := r.spendAll(one(free, 0), one(a, 0), one(shared, 0))
-		require.Equal(t, Decision{true, 1, 2, 0, 20 * time.Minute, shared, PerHour(3), 0}, d, "the fewest left")
-		require.Equal(t, free, r.spendAll(one(free, 0)).Key)
-		r.spendAll(one(a, 0), one(shared, 0))
-		r.spendAll(one(a, 0), one(shared, 0))
-		d = r.spendAll(one(b, 0), one(a, 0), one(shared, 0))
-		require.Equal(t, Decision{false, 0, 0, 20 * time.Minute, time.Hour, shared, PerHour(3), 0}, d)
-		require.EqualValues(t, 5, r.left(b), "if one denies, none spends")
-		require.EqualValues(t, 2, r.left(a))
-		require.Equal(t, shared, r.spendAll(one(shared, 0), Request{Key: a, Cost: 3}).Key, "of the denied, the longest wait")
-		require.Equal(t, a, r.spendAll(one(b, 0), Request{Key: a, Cost: 3}).Key)
-		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64}, r.spendAll())
-	})
-	t.Run("errors", func(t *testing.T) {
-		r := newRig(t)
-		for range 2 { // of buckets that are not in memory, and of buckets that are
-			for err, reqs := range map[error][]Request{
-				ErrDuplicateKey:  {one(b, 0), one(a, 0), one(b, CheckOnly)},
-				ErrCostOverBurst: {one(a, 0), {Key: b, Cost: 6}},
-				ErrNegativeCost:  {one(a, 0), {Key: b, Cost: -1}},
-			} {
-				_, got := r.SpendAll(reqs...)
-				require.ErrorIs(t, got, err)
-			}
-			_, err := r.Refund(justSpent([]Request{one(b, 0), one(b, SpendOnly)})...)
-			require.ErrorIs(t, err, ErrDuplicateKey)
-			require.Equal(t, r.left(a), r.left(b))
-			r.spendAll(one(a, 0), one(b, 0))
-		}
-	})
 	t.Run("costs of 0 change nothing", func(t *testing.T) {
 		r := newRig(t)
-		r.spendAll(one(a, 0), one(b, 0))
+		r.spendAll(a.Cost(1), b.Cost(1))
 		require.NoError(t, r.Flush())
 		require.True(t, r.spendAll(Request{Key: a, Cost: 0}, Request{Key: b, Cost: 0}).Allowed)
 		require.Zero(t, r.Stats().Dirty)
@@ -259,21 +225,6 @@ func TestLockSpotsTogether(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, [...]int{60_000, 60_000, 60_000, 60_000}, spent)
-}
-
-func TestRefundSeveral(t *testing.T) {
-	r := newRig(t)
-	a, b, shared := perID.Key("a"), perID.Key("b"), everyone.Key("")
-	reqs := []Request{{Key: a, Cost: 2}, {Key: b, Cost: 1, Mode: CheckOnly}, {Key: shared, Cost: 1, Mode: SpendOnly}}
-	require.True(t, r.spendAll(reqs...).Allowed)
-	r.spend(b, 5)
-	d := r.decided(r.Refund(justSpent(reqs)...))
-	require.True(t, d.Allowed, "an empty bucket that is only checked denies nothing")
-	require.Equal(t, b, d.Key)
-	require.EqualValues(t, 5, r.left(a))
-	require.EqualValues(t, 0, r.left(b))
-	require.EqualValues(t, 3, r.left(shared))
-	require.True(t, r.decided(r.Refund()).Allowed)
 }
 
 func TestDoEach(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 func runWorlds(t *testing.T, histories, steps int, env func(t *testing.T) modeltest.Env) {
 	counts := make(map[string]int)
 	for range histories {
-		w := modeltest.NewWorld(t, env(t), worlds.Seed())
+		w := modeltest.NewWorld(t, env(t), modeltest.Seed())
 		w.Run(steps)
 		w.End()
 		for what, n := range w.Counts {
@@ -215,7 +215,7 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 		FlushInterval: time.Millisecond, CommitTimeout: time.Hour, MaxResident: resident})
 	require.NoError(t, err)
 	var mu sync.Mutex
-	logs := make(map[stint.Key][]worlds.Admission)
+	logs := make(map[stint.Key][]modeltest.Admission)
 	var all sync.WaitGroup
 	for g := range 16 {
 		rnd := rand.New(rand.NewPCG(rand.Uint64(), uint64(g)))
@@ -227,7 +227,7 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 				admit := func(key stint.Key, from, to int64) {
 					mu.Lock()
 					defer mu.Unlock()
-					logs[key] = append(logs[key], worlds.Admission{After: from, Before: to, Cost: cost})
+					logs[key] = append(logs[key], modeltest.Admission{After: from, Before: to, Cost: cost})
 				}
 				var err error
 				switch rnd.IntN(14) {
@@ -286,7 +286,8 @@ func concurrentLaw(t *testing.T, store stint.Store, resident, calls int) {
 	all.Wait()
 	longest := time.Duration(0)
 	for key, log := range logs {
-		worlds.RequireLaw(t, key.String(), defaults[key.Name], log)
+		limit := defaults[key.Name]
+		require.NoError(t, modeltest.Excess(limit.Burst, limit.Interval(), log), key)
 		r, err := l.Reserve(key.Cost(0))
 		require.NoError(t, err)
 		longest = max(longest, r.Delay())

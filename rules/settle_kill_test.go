@@ -1,12 +1,9 @@
 package rules_test
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -19,14 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/rules"
 )
 
 const (
-	childVar = "STINT_TEST_SETTLE"
-
 	tokens  stint.Name = 1
 	burst              = 3000
 	perTick            = time.Millisecond // a token comes back
@@ -35,11 +31,8 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childVar) != "" {
-		serve(os.Args[1:])
-		return
-	}
-	os.Exit(m.Run())
+	subprocess.Children{"serve": serve}.Run()
+	m.Run()
 }
 
 // open opens the file with a clock.
@@ -126,40 +119,24 @@ type event struct {
 	cost, short int64
 }
 
-// used is what requests have used of a bucket: up to the bound when they were
-// admitted, and what they used beside it when that was settled.
-type used struct{ at, cost int64 }
-
-// usedOf returns what the requests of a process have used. A request that was
+// usedOf returns what the requests of a process have used of the bucket: up to the
+// bound when they were admitted, and what they used beside it when that was
+// settled. A request that was
 // not settled may have used all of its true cost before the process died, but
 // what it has used beside its bound was not spent.
-func usedOf(events []event) (all []used, open int) {
+func usedOf(events []event) (all []modeltest.Admission, open int) {
 	running := map[int]bool{}
 	for _, e := range events {
 		switch e.kind {
 		case "admitted":
-			all = append(all, used{e.at, min(e.cost, bound)})
+			all = append(all, modeltest.At(e.at, min(e.cost, bound)))
 			running[e.stream] = true
 		case "settled":
-			all = append(all, used{e.at, max(0, e.cost-bound) - e.short})
+			all = append(all, modeltest.At(e.at, max(0, e.cost-bound)-e.short))
 			delete(running, e.stream)
 		}
 	}
 	return all, len(running)
-}
-
-// requireLaw requires that in no stretch of time more was used than a full
-// bucket, and what came back in the stretch.
-func requireLaw(t *testing.T, all []used) {
-	slices.SortStableFunc(all, func(a, b used) int { return cmp.Compare(a.at, b.at) })
-	lacks, at := int64(0), int64(0) // of a bucket that only true costs have taken from
-	for _, u := range all {
-		lacks = max(0, lacks-(u.at-at)) + u.cost*int64(perTick)
-		at = u.at
-		if lacks > burst*int64(perTick) {
-			t.Fatalf("%v more than the law allows were used by %v", lacks/int64(perTick)-burst, time.Unix(0, at).UTC())
-		}
-	}
 }
 
 // A process is killed again and again, while requests have spent their bounds
@@ -181,7 +158,7 @@ func TestSettleKill(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "settle.db")
 			now := int64(1_800_000_000e9)
-			var known []used // by the file
+			var known []modeltest.Admission // by the file
 			var admitted, open int
 			for range kills {
 				events := runAndKill(t, path, level, now, 20+rand.IntN(200))
@@ -191,7 +168,7 @@ func TestSettleKill(t *testing.T) {
 				all, left := usedOf(events)
 				open += left
 				admitted += len(all)
-				requireLaw(t, slices.Concat(known, all))
+				require.NoError(t, modeltest.Excess(burst, perTick, slices.Concat(known, all)))
 				switch level {
 				case stint.Memory:
 					all = nil
@@ -218,24 +195,19 @@ func TestSettleKill(t *testing.T) {
 // runAndKill runs the process until it has admitted and settled so many times,
 // kills it, and returns all that it has written.
 func runAndKill(t *testing.T, path string, level stint.Durability, now int64, count int) (events []event) {
-	cmd := subprocess.Command(t.Context(), os.Args[0], path, level.String(), fmt.Sprint(now))
-	cmd.Env = append(os.Environ(), childVar+"=1")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	for in := bufio.NewScanner(out); in.Scan(); {
+	p := subprocess.Start(t, "serve", path, level.String(), fmt.Sprint(now))
+	for p.Lines.Scan() {
 		var e event
-		_, err := fmt.Sscan(in.Text(), &e.kind, &e.at, &e.stream, &e.cost, &e.short)
-		require.NoError(t, err, in.Text())
+		_, err := fmt.Sscan(p.Lines.Text(), &e.kind, &e.at, &e.stream, &e.cost, &e.short)
+		require.NoError(t, err, p.Lines.Text())
 		events = append(events, e)
 		if e.kind == "admitted" || e.kind == "settled" {
 			if count--; count == 0 {
-				require.NoError(t, cmd.Process.Kill())
+				require.NoError(t, p.Cmd.Process.Kill())
 			}
 		}
 	}
-	cmd.Wait() // it was killed
+	p.Cmd.Wait() // it was killed
 	require.LessOrEqual(t, count, 0, "the process has ended by itself")
 	return events
 }

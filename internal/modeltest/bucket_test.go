@@ -2,7 +2,6 @@ package modeltest
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 )
@@ -177,32 +176,20 @@ func TestLaw(t *testing.T) {
 	}
 }
 
-// Law, a replay, agrees with a check of all pairs of admissions.
+// Law, a replay, agrees with Excess, a check of all pairs of admissions.
 func TestLawAgainstAllPairs(t *testing.T) {
-	type admission struct{ at, cost int64 }
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	for range 1000 {
 		l := Limit{Burst: 1 + rnd.Int64N(5), Count: 1, Period: 3}
 		law, broken, now := NewLaw(l), false, int64(0)
-		var log []admission
+		var log []Admission
 		for range 8 {
 			now += rnd.Int64N(12)
-			log = append(log, admission{now, rnd.Int64N(3)})
-			broken = law.Admit(now, log[len(log)-1].cost) != nil || broken
+			log = append(log, At(now, rnd.Int64N(3)))
+			broken = law.Admit(now, log[len(log)-1].Cost) != nil || broken
 		}
-		pairs := slices.ContainsFunc(log, func(from admission) bool {
-			return slices.ContainsFunc(log, func(to admission) bool {
-				sum := int64(0)
-				for _, a := range log {
-					if a.at >= from.at && a.at <= to.at {
-						sum += a.cost
-					}
-				}
-				return to.at >= from.at && (sum-l.Burst)*l.T() > to.at-from.at
-			})
-		})
-		if pairs != broken {
-			t.Fatalf("%v: broken %v, all pairs say %v", log, broken, pairs)
+		if err := Excess(l.Burst, l.Period, log); (err != nil) != broken {
+			t.Fatalf("%v: broken %v, all pairs say %v", log, broken, err)
 		}
 	}
 }

@@ -136,8 +136,8 @@ type lawHistory struct {
 	ceilings []*ratBucket
 	floors   []*ratBucket // nil: none
 	demand   []*ratBucket // of tenants that ask for no more than their floor
-	spent    []Admission
-	by       [][]Admission
+	spent    []modeltest.Admission
+	by       [][]modeltest.Admission
 	net      bool // tokens were refunded, so windows prove nothing
 	own      int
 	borrowed int
@@ -257,8 +257,8 @@ func (h *lawHistory) step() {
 	if h.rng.IntN(4) == 0 && !with {
 		h.remains(key, d.Remaining)
 	}
-	h.spent = append(h.spent, Admission{h.now(), h.now(), cost})
-	h.by[tenant] = append(h.by[tenant], Admission{h.now(), h.now(), cost})
+	h.spent = append(h.spent, modeltest.At(h.now(), cost))
+	h.by[tenant] = append(h.by[tenant], modeltest.At(h.now(), cost))
 	if steady == nil && h.rng.IntN(8) == 0 {
 		h.refund(key, tenant, h.rng.Int64N(9))
 	}
@@ -406,9 +406,10 @@ func TestShareLaws(t *testing.T) {
 				net++
 				continue
 			}
-			RequireLaw(t, "law 1", tr.total, h.spent)
+			require.NoError(t, modeltest.Excess(tr.total.Burst, tr.total.Interval(), h.spent), "law 1")
 			for tenant, spent := range h.by {
-				RequireLaw(t, "law 4", tr.ceilings[tenant], spent)
+				c := tr.ceilings[tenant]
+				require.NoError(t, modeltest.Excess(c.Burst, c.Interval(), spent), "law 4")
 			}
 		}
 		require.NoError(t, l.Close())
