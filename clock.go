@@ -15,29 +15,33 @@ func (s *boltStore) Now() (now time.Time, doubt, err error) {
 	return time.Unix(0, c.Now()), c.Health(), err
 }
 
-// moveBack moves all holds and buckets back, because the clock was ahead when
-// they were saved, and is believed now. Those that cannot be moved are cut down
-// when they are loaded: they wait for as long as an empty bucket.
+// moveBack returns where a bucket moves to if the clock was ahead when it was
+// saved, and is believed now. Buckets that cannot be moved are cut down when they
+// are loaded: they wait for as long as an empty bucket.
 //
 // Periods of the calendar do not move: what was used in the present one stays
 // used, and a bucket of a later one is empty until the present one ends. Buckets
 // without a configured limit stay as they are, because the limit that requests
 // give may follow the calendar. The next request cuts them down to an empty one.
-func (l *Limiter) moveBack(by int64) {
-	limits, now := l.limits.Load(), l.clock.Now()
-	names := make([]uint16, len(limits.order))
-	for i, name := range limits.order {
-		names[i] = uint16(name)
-	}
-	l.cache.MoveBack(by, names, func(key cache.Key, tat, back int64) (to int64, moves bool) {
-		rule, err := limits.resolve(Key{Name(key.Name), key.ID})
-		r := &limits.rules[rule]
+func (ls *Limits) moveBack(c *clock.Clock) cache.MoveFunc {
+	return func(key cache.Key, tat, back int64) (to int64, moves bool) {
+		rule, err := ls.resolve(Key{Name(key.Name), key.ID})
+		r := &ls.rules[rule]
 		switch {
 		case err != nil || !r.limited():
 			return 0, false
 		case r.periods != nil:
-			return r.clamp(tat, now), true
+			return r.clamp(tat, c.Now()), true
 		}
 		return back, true
-	})
+	}
+}
+
+// numbers returns the numbers of the Names.
+func (ls *Limits) numbers() []uint16 {
+	numbers := make([]uint16, len(ls.order))
+	for i, name := range ls.order {
+		numbers[i] = uint16(name)
+	}
+	return numbers
 }

@@ -83,21 +83,3 @@ func (l *Limiter) Held() iter.Seq[Held] {
 		})
 	}
 }
-
-// loadHolds puts the holds of the store in force.
-func (l *Limiter) loadHolds() error {
-	for hold, err := range l.store.All(Unknown) {
-		if err != nil {
-			return fmt.Errorf("stint: read the holds: %w", err)
-		}
-		if hold.Key == (Key{}) {
-			continue // the time of the last save
-		}
-		key, err := parseKey(hold.Key.ID)
-		if err != nil {
-			return fmt.Errorf("%w: a hold on %q", ErrCorrupt, hold.Key.ID)
-		}
-		l.cache.RestoreHold(cacheKey(key), hold.TAT)
-	}
-	return nil
-}

@@ -77,12 +77,6 @@ func (k Key) compare(other Key) int {
 	return strings.Compare(k.ID, other.ID)
 }
 
-// parseKey returns the key that Key.String wrote.
-func parseKey(s string) (Key, error) {
-	number, id, err := spell.ParseKey(s)
-	return Key{Name(number), id}, err
-}
-
 // NameSpec is the declaration of one limit.
 type NameSpec struct {
 	Label string   // its name in limits files: "NewOrdersPerAccount"

@@ -145,14 +145,15 @@ func FuzzParseKey(f *testing.F) {
 		"", ":", ":x", "6", "0:x", "00:x", "06:x", "+6:x", "-6:x", " 6:x", "6 :x", "65536:x", "1_0:x", "0x6:x", "six:x",
 		"7:x" + long,
 	} {
-		_, err := parseKey(text)
+		_, _, err := spell.ParseKey(text)
 		require.ErrorIs(f, err, ErrInvalidID, text)
 		f.Add(text)
 	}
-	_, err := parseKey("06:x")
+	_, _, err := spell.ParseKey("06:x")
 	require.EqualError(f, err, `stint: invalid id: "06:x" is not a key: want a number from 1 to 65535, a colon and the id`)
 	f.Fuzz(func(t *testing.T, text string) {
-		key, err := parseKey(text)
+		name, id, err := spell.ParseKey(text)
+		key := Key{Name(name), id}
 		if want, ok := good[text]; ok {
 			require.NoError(t, err)
 			require.Equal(t, want, key)

@@ -156,17 +156,13 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l.events = newEvents(l.clock)
-	backing := storeForCache(store)
 	l.cache = cache.New(cache.Options{
-		Store: backing, Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
+		Store: storeForCache(store), Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
 		Interval: o.FlushInterval, Timeout: o.CommitTimeout,
 	}, forCache(limits))
-	wrong, back, err := backing.BeginClock(l.clock)
-	if err = errors.Join(err, l.loadHolds()); err != nil {
+	wrong, err := l.cache.Begin(limits.numbers(), limits.moveBack(l.clock))
+	if err != nil {
 		return nil, err
-	}
-	if back > 0 {
-		l.moveBack(int64(back))
 	}
 	l.events.deliver(o.OnEvent)
 	if wrong != 0 {

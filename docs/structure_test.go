@@ -41,7 +41,7 @@ var allowedImports = map[string][]string{
 	"internal/since":      {},
 	"internal/reciprocal": {},
 	"internal/cache": {"internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/reciprocal",
-		"internal/since", "internal/table"},
+		"internal/since", "internal/spell", "internal/table"},
 
 	"internal/calendar": {},
 	"internal/share":    {},

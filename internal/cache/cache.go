@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/since"
+	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -34,8 +36,44 @@ func New(o Options, limits Limits) *Cache {
 	return c
 }
 
-// Start lets the Cache flush once in each interval. Call it after what
-// RestoreHold and MoveBack should do.
+// Begin lets the clock go on from the store's time if the wall clock is wrong, and
+// puts the holds of the store in force. If the clock was ahead when the buckets were
+// saved, and is believed now, it moves the holds and the buckets of names back: see
+// moveBack. wrong is how far off a wall clock is that is not believed.
+func (c *Cache) Begin(names []uint16, move MoveFunc) (wrong time.Duration, err error) {
+	wrong, back, err := c.flusher.store.BeginClock(c.flusher.clock)
+	if err = errors.Join(err, c.restoreHolds()); err != nil {
+		return 0, err
+	}
+	if back > 0 {
+		c.moveBack(int64(back), names, move)
+	}
+	return wrong, nil
+}
+
+// restoreHolds puts the holds of the store in force.
+func (c *Cache) restoreHolds() error {
+	for e, err := range c.flusher.store.All(holds) {
+		if err != nil {
+			return fmt.Errorf("stint: read the holds: %w", err)
+		}
+		if e.IsTime() {
+			continue
+		}
+		name, id, err := spell.ParseKey(e.ID)
+		if err != nil {
+			return fmt.Errorf("%w: a hold on %q", format.ErrCorrupt, e.ID)
+		}
+		key := Key{name, id}
+		s, h := c.shardOf(key)
+		g := s.makeGateLocked(key, h)
+		g.Hold = max(1, e.TAT) // the first flush deletes those that are over
+		g.saved = g.Hold
+	}
+	return nil
+}
+
+// Start lets the Cache flush once in each interval. Call it after Begin.
 func (c *Cache) Start() { go c.flusher.run() }
 
 // Close ends decisions, saves every bucket as it is, and leaves the store alone
@@ -123,14 +161,6 @@ func (c *Cache) Fresh(name uint16, f func(id string)) {
 	})
 }
 
-// RestoreHold puts a hold of the store in force.
-func (c *Cache) RestoreHold(key Key, end int64) {
-	s, h := c.shardOf(key)
-	g := s.makeGateLocked(key, h)
-	g.Hold = max(1, end) // the first flush deletes those that are over
-	g.saved = g.Hold
-}
-
 // Stats are counts since New, and present sizes.
 type Stats struct {
 	Resident, Loads, Evictions int64
@@ -173,17 +203,19 @@ func (c *Cache) Health() []error {
 	return errs
 }
 
-// MoveBack moves all holds, and the buckets of names, back in time, because the
+// MoveFunc returns where the TAT of a bucket moves to, or false if it stays. back is
+// the earlier TAT, or 0 if that has passed.
+type MoveFunc func(key Key, tat, back int64) (to int64, moves bool)
+
+// moveBack moves all holds, and the buckets of names, back in time, because the
 // clock was ahead when they were saved, and is believed now. So they end when they
-// would have ended, in time that the machine runs. move gets the TAT of a bucket, and the
-// one that is earlier by so much, or 0 if that has passed. It returns the new TAT, or
-// false if the bucket stays. If more buckets than MaxResident are not
-// full, the others stay.
+// would have ended, in time that the machine runs. If more buckets than MaxResident
+// are not full, the others stay.
 //
 // A crash may come at any time, and nothing may be moved twice. So the first save
 // says that holds and buckets are about to be moved, and the second, which moves
 // them, also changes the time of the last save.
-func (c *Cache) MoveBack(by int64, names []uint16, move func(key Key, tat, back int64) (to int64, moves bool)) {
+func (c *Cache) moveBack(by int64, names []uint16, move MoveFunc) {
 	f := c.flusher
 	now := f.clock.Now()
 	var changes []format.Entry
