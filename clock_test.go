@@ -234,31 +234,53 @@ func (s *states) SaveClock(record []byte) error {
 	return s.memStore.SaveClock(record)
 }
 
+// machine runs processes one after the other. Its wall clock may be wrong.
+type machine struct {
+	t      *testing.T
+	wrong  atomic.Int64 // of the wall clock, in nanoseconds
+	boots  int
+	booted time.Time
+	flush  time.Duration // interval; 0: the default
+}
+
+func newMachine(t *testing.T) *machine {
+	return &machine{t: t, boots: 1, booted: time.Now().Add(-time.Hour)}
+}
+
+// reboot begins another boot.
+func (m *machine) reboot() { m.boots, m.booted = m.boots+1, time.Now() }
+
+// open starts a process. Without limits, an empty bucket is full after ten minutes.
+func (m *machine) open(s Store, limits *Limits) *Limiter {
+	m.t.Helper()
+	if limits == nil {
+		limits = tenIn10m(m.t)
+	}
+	l, err := New(s, limits, &Options{
+		FlushInterval: m.flush, MaxResident: fewResident,
+		wall:    func() time.Time { return truth().Add(time.Duration(m.wrong.Load())) },
+		machine: func(int64) (string, int64) { return fmt.Sprint("boot ", m.boots), int64(time.Since(m.booted)) },
+	})
+	require.NoError(m.t, err)
+	return l
+}
+
 // TestClocksCut: a crash while holds and buckets are moved back neither ends a
 // hold nor fills a bucket, and leaves none too long.
 func TestClocksCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ahead := 2 * time.Hour
-		booted := time.Now().Add(-time.Hour)
-		open := func(s Store) *Limiter {
-			t.Helper()
-			l, err := New(s, tenIn10m(t), &Options{
-				wall:    func() time.Time { return truth().Add(ahead) },
-				machine: func(int64) (string, int64) { return "boot", int64(time.Since(booted)) },
-			})
-			require.NoError(t, err)
-			return l
-		}
+		m := newMachine(t)
+		m.wrong.Store(int64(2 * time.Hour))
 		s := &states{memStore: newMemStore()}
 		spent, held := Name(Synced).Key("spent"), Name(Synced).Key("held")
-		l := open(s)
+		l := m.open(s, nil)
 		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 		require.NoError(t, l.Close())
-		ahead = 0
-		require.NoError(t, open(s).Close())
+		m.wrong.Store(0)
+		require.NoError(t, m.open(s, nil).Close())
 		pass(time.Hour)
 		s.kept = nil
-		l = open(s)
+		l = m.open(s, nil)
 		defer l.Close()
 		require.NoError(t, l.Health(), "the clock is believed")
 		require.True(t, truth().Equal(l.Now()))
@@ -266,7 +288,7 @@ func TestClocksCut(t *testing.T) {
 		require.NoError(t, l.Close())
 		require.Greater(t, len(s.kept), 3)
 		for i, kept := range s.kept {
-			l := open(kept)
+			l := m.open(kept, nil)
 			d, err := l.Check(held, 0)
 			require.NoError(t, err)
 			require.Equal(t, 2*time.Hour, d.RetryAfter, "state %d", i)
@@ -280,44 +302,34 @@ func TestClocksCut(t *testing.T) {
 // more, nor the time by which they were moved.
 func TestClocksCutInOtherBoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wrong := 73 * 365 * 24 * time.Hour
-		boot, booted := "first", time.Now().Add(-time.Hour)
-		open := func(s Store) *Limiter {
-			t.Helper()
-			l, err := New(s, tenIn10m(t), &Options{
-				wall:    func() time.Time { return truth().Add(wrong) },
-				machine: func(int64) (string, int64) { return boot, int64(time.Since(booted)) },
-			})
-			require.NoError(t, err)
-			return l
-		}
+		m := newMachine(t)
+		m.wrong.Store(int64(73 * 365 * 24 * time.Hour))
 		s := &states{memStore: newMemStore()}
 		held := Name(Synced).Key("held")
-		l := open(s)
+		l := m.open(s, nil)
 		require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
 		require.NoError(t, l.Close())
 		pass(time.Hour)
-		for _, id := range []string{"first", "second"} {
-			if id == "second" {
-				boot, booted = id, time.Now()
+		for boot := range 2 {
+			if boot == 1 {
+				m.reboot()
 				pass(time.Hour)
 			}
-			for _, wrong = range []time.Duration{0, -time.Hour} {
+			for _, wrong := range []time.Duration{0, -time.Hour} {
 				was := &states{memStore: newMemStore()}
 				was.tats, was.clock = maps.Clone(s.tats), slices.Clone(s.clock)
-				first := wrong
-				wrong = 0
-				require.NoError(t, open(was).Close())
+				m.wrong.Store(0)
+				require.NoError(t, m.open(was, nil).Close())
 				require.Greater(t, len(was.kept), 2)
-				wrong = first
+				m.wrong.Store(int64(wrong))
 				for i, kept := range was.kept {
 					if i == 0 && wrong != 0 {
 						continue // nothing was moved
 					}
-					l := open(kept)
+					l := m.open(kept, nil)
 					d, err := l.Check(held, 0)
 					require.NoError(t, err)
-					require.Equal(t, 2*time.Hour, d.RetryAfter, "boot %s, state %d, wrong by %v", id, i, wrong)
+					require.Equal(t, 2*time.Hour, d.RetryAfter, "boot %d, state %d, wrong by %v", boot, i, wrong)
 					require.NoError(t, l.Close())
 				}
 			}
@@ -330,29 +342,19 @@ func TestClocksCutInOtherBoot(t *testing.T) {
 // does the time between processes that change nothing.
 func TestClocksCutPower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var wrong atomic.Int64 // of the wall clock, in nanoseconds
-		boots, booted := 1, time.Now()
+		m := newMachine(t)
+		m.booted = time.Now()
 		s := &states{memStore: newMemStore()}
-		open := func(s Store) *Limiter {
-			t.Helper()
-			l, err := New(s, tenIn10m(t), &Options{
-				MaxResident: fewResident,
-				wall:        func() time.Time { return truth().Add(time.Duration(wrong.Load())) },
-				machine:     func(int64) (string, int64) { return fmt.Sprint(boots), int64(time.Since(booted)) },
-			})
-			require.NoError(t, err)
-			return l
-		}
 		held := Name(Synced).Key("held")
 		for _, says := range []struct {
 			wrong time.Duration
 			cut   bool
 		}{{-2 * time.Hour, true}, {73 * 365 * 24 * time.Hour, true}, {0, false}} {
-			wrong.Store(0)
+			m.wrong.Store(0)
 			s.memStore, s.kept = newMemStore(), nil
-			l := open(s)
+			l := m.open(s, nil)
 			require.NoError(t, errorOf(l.Hold(held, l.Now().Add(3*time.Hour))))
-			wrong.Store(int64(says.wrong))
+			m.wrong.Store(int64(says.wrong))
 			pass(50 * time.Minute)
 			s.mu.Lock()
 			cut := s.kept[len(s.kept)-1]
@@ -362,13 +364,13 @@ func TestClocksCutPower(t *testing.T) {
 				s.memStore = cut
 			} else { // a process that lives for a second, and changes nothing
 				pass(50 * time.Minute)
-				l = open(s)
+				l = m.open(s, nil)
 				pass(time.Second)
 				require.NoError(t, l.Close())
 			}
-			boots, booted = boots+1, time.Now()
-			wrong.Store(int64(-20 * 365 * 24 * time.Hour))
-			l = open(s)
+			m.reboot()
+			m.wrong.Store(int64(-20 * 365 * 24 * time.Hour))
+			l = m.open(s, nil)
 			d, err := l.Check(held, 0)
 			require.NoError(t, err)
 			most := 2*time.Hour + 11*time.Minute
@@ -399,8 +401,8 @@ func TestClocksCalendar(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%v/given=%v", c.name, level, given), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						pass(10 * time.Hour) // since midnight
-						ahead := c.ahead
-						booted := time.Now().Add(-time.Hour)
+						m := newMachine(t)
+						m.wrong.Store(int64(c.ahead))
 						s := &states{memStore: newMemStore()}
 						day, key := EachDay(10, time.UTC), Name(level).Key("a")
 						day.Durability = level
@@ -411,30 +413,22 @@ func TestClocksCalendar(t *testing.T) {
 								inMemory: Unlimited, flushed: Unlimited, leased: Unlimited, synced: Unlimited})
 							req.Limit = day
 						}
-						open := func() *Limiter {
-							l, err := New(s, limits, &Options{
-								wall:    func() time.Time { return truth().Add(ahead) },
-								machine: func(int64) (string, int64) { return "boot", int64(time.Since(booted)) },
-							})
-							require.NoError(t, err)
-							return l
-						}
 						used := func() int64 {
-							l := open()
+							l := m.open(s, limits)
 							defer l.Close()
 							d, err := l.SpendAll(Request{Key: key, Limit: req.Limit})
 							require.NoError(t, err)
 							return 10 - d.Remaining
 						}
-						l := open()
+						l := m.open(s, limits)
 						d, err := l.SpendAll(req)
 						require.NoError(t, err)
 						require.True(t, d.Allowed)
 						require.NoError(t, l.Close())
-						ahead = 0
-						require.NoError(t, open().Close())
+						m.wrong.Store(0)
+						require.NoError(t, m.open(s, limits).Close())
 						pass(2 * time.Hour)
-						l = open()
+						l = m.open(s, limits)
 						require.NoError(t, l.Health(), "the clock is believed")
 						require.True(t, truth().Equal(l.Now()))
 						require.NoError(t, l.Close())
@@ -758,16 +752,13 @@ func TestWrongClock(t *testing.T) {
 // random history: the wall clock steps, the machine boots, and processes end or
 // are killed. It compares what they decide with the time that the machine ran.
 type clockWorld struct {
-	t       *testing.T
+	*machine
 	rnd     *rand.Rand
 	mu      sync.Mutex // guards store, kept and saved while a process runs
 	store   *memStore
 	kept    *memStore // as it was after the last save
 	process *Limiter
-	wrong   atomic.Int64 // of the wall clock, in nanoseconds
 	begun   time.Time
-	booted  time.Time
-	boots   int
 	before  time.Duration // what the machine ran before this boot
 	saved   time.Duration // machine time of the last save that has the time
 	right   time.Duration // machine time at which the wall clock was last not behind
@@ -830,19 +821,6 @@ func (s clockWorldStore) SaveClock(record []byte) error {
 
 func (w *clockWorld) ran() time.Duration { return w.before + time.Since(w.booted) }
 
-func (w *clockWorld) open() {
-	var err error
-	w.process, err = New(clockWorldStore{w.store, w}, tenIn10m(w.t), &Options{
-		FlushInterval: 30 * time.Second,
-		MaxResident:   1000,
-		wall:          func() time.Time { return truth().Add(time.Duration(w.wrong.Load())) },
-		machine: func(int64) (string, int64) {
-			return fmt.Sprint("boot ", w.boots), int64(time.Since(w.booted))
-		},
-	})
-	require.NoError(w.t, err)
-}
-
 // restart ends the process and begins another, perhaps in another boot. Its time
 // is that of the one before and what the machine ran since, unless a rule of
 // docs/edge.md says otherwise.
@@ -865,15 +843,14 @@ func (w *clockWorld) restart(kill bool) {
 		w.lost += w.ran() - w.saved
 		w.before, w.saved = w.ran(), w.ran()
 		pass(time.Duration(w.rnd.Int64N(int64(30 * time.Minute))))
-		w.boots++
-		w.booted = time.Now()
+		w.reboot()
 		w.counts["boots"]++
 	}
 	if w.rnd.IntN(2) == 0 {
 		w.wrong.Store(int64(w.pickWrong()))
 	}
 	pass(time.Duration(w.rnd.Int64N(int64(20 * time.Second))))
-	w.open()
+	w.process = w.open(clockWorldStore{w.store, w}, nil)
 	w.lost += 2 * time.Second // a record may be as much behind
 	expects = expects.Add(w.ran() - ended)
 	if back := expects.Sub(w.process.Now()); back > 2*time.Second {
@@ -937,8 +914,9 @@ func TestClockWorlds(t *testing.T) {
 	for range testlength.Of(1_000, 10) {
 		s := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
-			w := &clockWorld{t: t, rnd: rand.New(rand.NewPCG(s, 0)), store: newMemStore(), begun: time.Now(),
-				booted: time.Now(), boots: 1, counts: make(map[string]int)}
+			w := &clockWorld{machine: newMachine(t), rnd: rand.New(rand.NewPCG(s, 0)), store: newMemStore(), begun: time.Now(),
+				counts: make(map[string]int)}
+			w.booted, w.flush = w.begun, 30*time.Second
 			defer func() {
 				if w.process.Close(); t.Failed() {
 					t.Logf("seed %d, %v", s, w.counts)
@@ -948,7 +926,7 @@ func TestClockWorlds(t *testing.T) {
 				w.keys = append(w.keys, &clockKey{spent: Name(level).Key("spent"), held: Name(level).Key("held")})
 			}
 			w.keep()
-			w.open()
+			w.process = w.open(clockWorldStore{w.store, w}, nil)
 			w.try()
 			pass(time.Minute)
 			kills := w.rnd.IntN(2) == 0
