@@ -28,10 +28,10 @@ type Call struct {
 	Ctx     context.Context
 	Method  string // "/pkg.Service/Method"
 	Message any    // of a unary call, or of a stream if the rule is for messages
-	Stream  bool   // a stream in one direction or in both
 	Target  string // of a client: that of its ClientConn
+	Stream  bool   // a stream in one direction or in both
 
-	way    string  // of a message of a stream: received or sent
+	way    way     // of a message of a stream
 	server *server // nil for a client
 }
 
@@ -50,18 +50,23 @@ func LogDenials(logger *slog.Logger, every time.Duration) Observer {
 	return rules.LogDenials[Call](logger, every)
 }
 
-// The ways of a message of a stream, as they begin a Pattern.
+// way is that of a message of a stream, or 0.
+type way uint8
+
 const (
-	received = "received"
-	sent     = "sent"
+	received way = 1 + iota
+	sent
 )
 
-// wayOf splits a Pattern into the way of messages, or "", and the method.
-func wayOf(pattern string) (way, method string) {
-	if way, method, _ := strings.Cut(pattern, " "); way == received || way == sent {
-		return way, method
+// wayOf splits a Pattern into the way of messages and the method.
+func wayOf(pattern string) (way, string) {
+	switch first, method, _ := strings.Cut(pattern, " "); first {
+	case "received":
+		return received, method
+	case "sent":
+		return sent, method
 	}
-	return "", pattern
+	return 0, pattern
 }
 
 // mistake returns what is wrong with a rule of a server, or "".
@@ -71,7 +76,7 @@ func mistake(ru *Rule) string {
 	case !isMethod(method):
 		return fmt.Sprintf("has the Pattern %q, want /pkg.Service/Method or /pkg.Service/*, perhaps after received or sent",
 			ru.Pattern)
-	case way != "" && (ru.Count != nil || ru.Refund != nil || ru.Settle || ru.InFlight != 0 || ru.InFlightFunc != nil):
+	case way != 0 && (ru.Count != nil || ru.Refund != nil || ru.Settle || ru.InFlight != 0 || ru.InFlightFunc != nil):
 		return "is for messages, and has Count, Refund, Settle or InFlight, which are for calls"
 	}
 	return ""

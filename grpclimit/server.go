@@ -41,7 +41,7 @@ import (
 func Server(
 	lim stint.Decider, opts *Options, rs ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	s := &server{lim: lim, exempt: exempt, counts: make(map[string]bool)}
+	s := &server{lim: lim, exempt: exempt}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -76,7 +76,7 @@ type server struct {
 	door       *rules.Door[Call, codes.Code]
 	opts       Options
 	exempt     []string
-	counts     map[string]bool // some rule is for messages of a way, or for calls
+	counts     [sent + 1]bool // some rule is for messages of a way, or for calls
 	byIP       httplimit.KeyFunc
 	proxyField string // "" if no proxy is trusted
 	last       atomic.Pointer[refusal]
@@ -102,6 +102,9 @@ func (s *server) unary(
 		return nil, err
 	case p == nil:
 		return next(ctx, req)
+	case !p.Changes() && !s.opts.RateLimit:
+		defer p.Leave()
+		return next(p, req)
 	}
 	code := codes.Internal // of a panic
 	defer func() { s.end(ctx, p, nil, code) }()

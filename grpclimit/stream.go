@@ -67,7 +67,7 @@ func (l *limitedStream) SendMsg(msg any) error {
 
 // spend spends for a message. After an error the stream ends with that error,
 // whatever the handler returns.
-func (l *limitedStream) spend(msg any, way string) error {
+func (l *limitedStream) spend(msg any, way way) error {
 	if ended := l.ended.Load(); ended != nil {
 		return *ended
 	}

@@ -74,7 +74,7 @@ func (m *middleware) writeFields(w http.ResponseWriter, p *pass) {
 func (m *middleware) writeStandard(h http.Header, p *pass) {
 	var room [2][128]byte
 	policies, states, denied := room[0][:0], room[1][:0], false
-	for p := range p.Nested {
+	for p := p.Outermost(); p != nil; p = p.Inner() {
 		by := p.Owner().(*middleware)
 		for d := range p.Each {
 			a := by.shown(d)
@@ -148,7 +148,7 @@ func RateLimit(lim stint.Decider, ds []rules.Decision) (policy, state string) {
 func (m *middleware) writeStrictest(h http.Header, p *pass, prefix string) {
 	var strictest rules.Decision
 	found, a := false, m.shown(&strictest)
-	for p := range p.Nested {
+	for p := p.Outermost(); p != nil; p = p.Inner() {
 		by := p.Owner().(*middleware)
 		for d := range p.Each {
 			if other := by.shown(d); m.tells(by, other) && (!found || other.stricterThan(a)) {

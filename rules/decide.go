@@ -32,7 +32,7 @@ func (p *Pass[R, O]) decide() (stint.Decision, error) {
 	d := p.door
 	for i := range p.parts {
 		if a := &p.parts[i]; a.InFlight.Limit != 0 && !a.enter(p.Context, d.lim) {
-			p.leave()
+			p.leaveLocked()
 			return a.Decision.Decision, nil
 		}
 	}
@@ -51,7 +51,7 @@ func (p *Pass[R, O]) decide() (stint.Decision, error) {
 		}
 	}
 	if !strictest.Allowed {
-		p.leave()
+		p.leaveLocked()
 	}
 	return strictest, nil
 }

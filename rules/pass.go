@@ -24,7 +24,7 @@ type Pass[R Request, O any] struct {
 	outer *Pass[R, O]                // the next one around it
 	inner atomic.Pointer[Pass[R, O]] // the last one inside
 
-	mu      sync.Mutex // guards the following; not held while the Limiter is called
+	mu      sync.Mutex // guards the following once it is kept; not held while the Limiter is called
 	parts   []part[R, O]
 	changed bool          // a decision has changed since End
 	kept    bool          // Begin does not use it again
@@ -72,27 +72,28 @@ func PassOf[R Request, O any](ctx context.Context) *Pass[R, O] {
 // Allowed is false, it has spent nothing and has no place; the Pass has its
 // decisions. After an error there is no Pass. Observers get the error, and those
 // of Shadow rules, which stop no request. The Pass is nil if no rule applies.
-func (d *Door[R, O]) Begin(r R) (p *Pass[R, O], decision stint.Decision, err error) {
-	decision = stint.Decision{Allowed: true, Remaining: math.MaxInt64}
-	p, err = d.apply(r)
-	if err != nil || p == nil {
-		return nil, decision, d.refusal(r, err, &decision)
+func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err error) {
+	p, err := d.apply(&r)
+	if p == nil || err != nil {
+		err = d.refusal(&r, err)
+		return nil, stint.Decision{Allowed: err == nil, Remaining: math.MaxInt64}, err
 	}
-	panics := true
+	begun := false
 	defer func() {
-		if panics { // an observer, or the Limiter
-			p.leave()
+		if !begun { // an error, or an observer or the Limiter panics
+			p.Leave()
 		}
 	}()
-	decision, err = p.decide()
-	if err = d.refusal(r, err, &decision); err == nil && len(d.opts.Observers) > 0 {
+	if decision, err = p.decide(); err != nil {
+		if err = d.refusal(&r, err); err != nil {
+			return nil, stint.Decision{}, err
+		}
+		decision.Allowed = true
+	}
+	if len(d.opts.Observers) > 0 {
 		p.observe()
 	}
-	panics = false
-	if err != nil {
-		p.Leave()
-		return nil, decision, err
-	}
+	begun = true
 	if p.outer = PassOf[R, O](p.Context); decision.Allowed || p.outer != nil {
 		p.Keep()
 	}
@@ -101,13 +102,11 @@ func (d *Door[R, O]) Begin(r R) (p *Pass[R, O], decision stint.Decision, err err
 
 // refusal reports an error, and returns it unless the request passes because of
 // FailOpen.
-func (d *Door[R, O]) refusal(r R, err error, decision *stint.Decision) error {
+func (d *Door[R, O]) refusal(r *R, err error) error {
 	if err == nil {
 		return nil
 	}
-	d.fail(r, err)
-	decision.Allowed = d.opts.FailOpen && !isInvalid(err)
-	if decision.Allowed {
+	if d.fail(*r, err); d.opts.FailOpen && !isInvalid(err) {
 		return nil
 	}
 	return err
@@ -151,18 +150,26 @@ func (p *Pass[R, O]) Leave() {
 	if p == nil {
 		return
 	}
-	p.leave()
-	if d := p.door; !p.kept && d != nil {
+	if p.kept {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.leaveLocked()
+		return
+	}
+	p.leaveLocked()
+	if d := p.door; d != nil {
 		var none R
 		clear(p.parts)
-		p.Context, p.Request, p.door, p.parts = nil, none, nil, nil
+		p.Context, p.Request, p.door, p.parts = nil, none, nil, p.parts[:0]
 		d.spares.Put(p)
+		if !d.spare.Load() {
+			d.spare.Store(true)
+		}
 	}
 }
 
-func (p *Pass[R, O]) leave() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// leaveLocked gives the places back. A pass that is not kept needs no lock.
+func (p *Pass[R, O]) leaveLocked() {
 	for i := range p.parts {
 		if a := &p.parts[i]; a.place.taken() {
 			a.place.leave()
@@ -174,8 +181,10 @@ func (p *Pass[R, O]) leave() {
 // Each yields the decisions of this pass. It must not be used with a body that
 // calls other methods of the pass.
 func (p *Pass[R, O]) Each(yield func(*Decision) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock() // yield may panic
+	if p.kept {
+		p.mu.Lock()
+		defer p.mu.Unlock() // yield may panic
+	}
 	for i := range p.parts {
 		if a := &p.parts[i]; a.isDecided() && !yield(&a.Decision) {
 			return
@@ -183,16 +192,16 @@ func (p *Pass[R, O]) Each(yield func(*Decision) bool) {
 	}
 }
 
-// Nested yields the passes of the same kind that a request has, the outermost
-// first.
-func (p *Pass[R, O]) Nested(yield func(*Pass[R, O]) bool) {
+// Outermost returns the first pass of the same kind that a request began.
+func (p *Pass[R, O]) Outermost() *Pass[R, O] {
 	for p.outer != nil {
 		p = p.outer
 	}
-	for p != nil && yield(p) {
-		p = p.inner.Load()
-	}
+	return p
 }
+
+// Inner returns the last pass of the same kind that began inside, or nil.
+func (p *Pass[R, O]) Inner() *Pass[R, O] { return p.inner.Load() }
 
 // Owner is Options.Owner of the door.
 func (p *Pass[R, O]) Owner() any { return p.door.opts.Owner }

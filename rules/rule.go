@@ -158,17 +158,17 @@ func (ru *Rule[R, O]) stamps() bool { return ru.Refund != nil || ru.LockOut > 0 
 func (ru *Rule[R, O]) changes() bool { return ru.Count != nil || ru.stamps() }
 
 // cost returns how many tokens a request takes.
-func (ru *Rule[R, O]) cost(r R) int64 {
+func (ru *Rule[R, O]) cost(r *R) int64 {
 	if ru.CostFunc != nil {
-		return ru.CostFunc(r)
+		return ru.CostFunc(*r)
 	}
 	return max(ru.Cost, 1)
 }
 
 // inFlight returns how many requests of a key may run; 0 means no bound.
-func (ru *Rule[R, O]) inFlight(r R) int64 {
+func (ru *Rule[R, O]) inFlight(r *R) int64 {
 	if ru.InFlightFunc != nil {
-		return ru.InFlightFunc(r)
+		return ru.InFlightFunc(*r)
 	}
 	return ru.InFlight
 }

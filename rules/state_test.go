@@ -207,7 +207,7 @@ func TestOneBucket(t *testing.T) {
 		"the cost of the Shadow rule is over the burst, so that there is no decision")
 	require.ErrorIs(t, errors.Join(errs...), stint.ErrCostOverBurst)
 	var all []*Pass[req, int]
-	for of := range inner.Nested {
+	for of := inner.Outermost(); of != nil; of = of.Inner() {
 		all = append(all, of)
 	}
 	require.Equal(t, []*Pass[req, int]{p, inner}, all)
