@@ -13,12 +13,12 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// caller carries calls out: a Limiter, with the backend that it has, or a Guest.
+// caller carries calls out: a Limiter, with the backend that it has, or a guest.
 type caller interface {
 	do(ctx context.Context, c *wire.Call) error
 }
 
-// methods are those of a Limiter and of a Guest. Each makes one Call.
+// methods are those of a Limiter. Each makes one Call.
 type methods struct{ caller }
 
 // Spend is stint.Limiter.Spend.

@@ -38,7 +38,7 @@ func TestDecider(t *testing.T) {
 			}
 			decidertest.Run(t, &decidertest.Subject{
 				Name:  role.String(),
-				Lacks: lacks,
+				Lacks: lacks, Unanswered: hostlimit.ErrNoAnswer,
 				Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 					folder, err := os.MkdirTemp("", "decider") // a short path, for the socket
 					require.NoError(t, err)

@@ -58,9 +58,8 @@
 //	takeover.go    Open; how a process becomes the owner, or a guest of the next one
 //	limiter.go     Limiter: its role, and the limits of this process
 //	plans.go       overrides of SetOverrides that SetLimits keeps
-//	labels.go      Labels: the Names in a file
 //	guest.go       Dial
-//	calls.go       the methods of a Limiter and of a Guest; each makes one wire.Call
+//	calls.go       the methods of a Limiter; each makes one wire.Call
 //	conn.go        how a guest sends a call, and who reads the answer
 //	server.go      the owner's guests; what becomes of the file and the socket
 //	serverconn.go  the owner's side of one guest

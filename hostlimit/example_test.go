@@ -76,7 +76,7 @@ func ExampleServe() {
 	}
 	defer guest.Close()
 	key := LoginsPerAddress.Key("10.0.0.1")
-	fmt.Println(guest.Labels()[1], guest.Owner().PID == os.Getpid())
+	fmt.Println(guest.Limits().Names()[1].Label, guest.OwnerPID() == os.Getpid())
 	if _, err := guest.Hold(key, guest.Now().Add(time.Hour)); err != nil {
 		panic(err)
 	}

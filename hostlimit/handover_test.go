@@ -338,7 +338,7 @@ func TestSnapshotWithoutSocket(t *testing.T) {
 func TestSnapshotWithoutOwner(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
-	guest, err := Dial(path, nil, &DialOptions{Timeout: time.Minute})
+	guest, err := Dial(path, nil, &Options{TakeoverTimeout: time.Minute})
 	require.NoError(t, err)
 	defer guest.Close()
 	require.NoError(t, owner.Close())
@@ -417,7 +417,7 @@ func TestReservationAtSilentOwner(t *testing.T) {
 	turn, err := guest.Reserve(perID.Key("a").Cost(1))
 	require.NoError(t, err)
 	require.Positive(t, turn.Delay())
-	guest.conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
+	guest.now.Load().conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
 	eventually(t, func() bool { return len(connsOf(owner)) == 0 }, "the connection is over")
 	require.Positive(t, turn.Delay())
 	require.NoError(t, owner.now.Load().server.Close()) // which waits for giveBack
@@ -476,7 +476,7 @@ func TestChangesDuringTakeover(t *testing.T) {
 			return false
 		}
 		defer g.Close()
-		return g.Labels()[7] == ""
+		return g.Limits().Names()[7].Label == ""
 	}, "another process serves the file")
 	wrong, err := withNames(limitsWith(t, nil), stint.Names{7: {Label: "New"}})
 	require.NoError(t, err)

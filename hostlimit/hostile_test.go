@@ -164,7 +164,7 @@ func TestManyGuests(t *testing.T) {
 		nc.Close()
 	}
 	for err = ErrRefused; err != nil; {
-		var g *Guest
+		var g *Limiter
 		if g, err = Dial(path, nil, nil); err == nil {
 			g.Close()
 		} else {
@@ -190,7 +190,7 @@ func TestStoppedOwner(t *testing.T) {
 		"spend":   func() error { _, err := guest.Spend(perID.Key("b"), 1); return err },
 		"wait":    func() error { return errorOf(guest.Wait(t.Context(), perID.Key("b").Cost(1))) },
 		"bucket":  func() error { _, err := guest.Bucket(perID.Key("b")); return err },
-		"another": func() error { _, err := Dial(path, nil, &DialOptions{Timeout: timeout}); return err },
+		"another": func() error { _, err := Dial(path, nil, &Options{TakeoverTimeout: timeout}); return err },
 	}
 	done := make(chan error)
 	begun := time.Now()
@@ -501,8 +501,8 @@ func TestBounds(t *testing.T) {
 		}
 		return n
 	}
-	dial := func(t *testing.T) *Guest {
-		g, err := Dial(path, nil, &DialOptions{Timeout: time.Minute})
+	dial := func(t *testing.T) *Limiter {
+		g, err := Dial(path, nil, &Options{TakeoverTimeout: time.Minute})
 		require.NoError(t, err)
 		return g
 	}
@@ -548,7 +548,7 @@ func TestBounds(t *testing.T) {
 		g := dial(t)
 		defer g.Close()
 		for _, part := range wire.Split(wire.NamedOf(names)) {
-			if err = g.conn.do(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: part}); err != nil {
+			if err = g.now.Load().conn.do(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: part}); err != nil {
 				break
 			}
 		}

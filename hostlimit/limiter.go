@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type Limiter struct {
 	waits   time.Duration // how long from then, at least missing. Of try
 
 	changing sync.Mutex                   // held while limits change, before mu
-	base     *stint.Limits                // given to Open or SetLimits; guarded by changing
+	base     *stint.Limits                // given to Open or SetLimits, nil after Dial; guarded by changing
 	plans    map[stint.Key]stint.Override // of SetOverrides, if they are kept; guarded by changing
 
 	mu      sync.Mutex
@@ -140,8 +141,25 @@ func (l *Limiter) Role() Role {
 		return RoleNone
 	case b.limiter != nil:
 		return RoleOwner
+	case b.conn.isOver():
+		return RoleNone
 	}
 	return RoleGuest
+}
+
+// OwnerPID returns the number of the process that has the file, or 0 if none has
+// it now.
+func (l *Limiter) OwnerPID() int {
+	switch b := l.now.Load(); {
+	case b == nil:
+		return 0
+	case b.limiter != nil:
+		return os.Getpid()
+	case b.conn.isOver():
+		return 0
+	default:
+		return b.conn.welcome.PID
+	}
 }
 
 func (l *Limiter) isClosed() bool {
@@ -268,6 +286,9 @@ func (l *Limiter) change(
 	defer l.changing.Unlock()
 	if l.isClosed() {
 		return stint.ErrClosed
+	}
+	if l.base == nil {
+		return fmt.Errorf("hostlimit: the limits of a Limiter that Dial returned are the owner's: %w", errors.ErrUnsupported)
 	}
 	own := l.limits.Load().limits
 	limits, err := next(own)

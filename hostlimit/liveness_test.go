@@ -62,7 +62,7 @@ func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	path, store := serveSlow(t)
 	const timeout = 2 * time.Second // the machine may be busy
-	g, err := Dial(path, nil, &DialOptions{Timeout: timeout})
+	g, err := Dial(path, nil, &Options{TakeoverTimeout: timeout})
 	require.NoError(t, err)
 	defer g.Close()
 	quick := perID.Key("quick")
@@ -81,7 +81,7 @@ func TestSlowDisk(t *testing.T) {
 	for store.waiting.Load() < maxBusy/2 { // the others wait in the guest for their places
 		<-time.After(time.Millisecond)
 	}
-	other, err := Dial(path, nil, &DialOptions{Timeout: timeout})
+	other, err := Dial(path, nil, &Options{TakeoverTimeout: timeout})
 	require.NoError(t, err)
 	defer other.Close()
 	for begun := time.Now(); time.Since(begun) < timeout*3/2; <-time.After(10 * time.Millisecond) {
@@ -175,7 +175,7 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 // has ended. So the next call waits, and the owner does not refuse it.
 func TestPlacesOfCallersThatAreGone(t *testing.T) {
 	path, store := serveSlow(t)
-	g, err := Dial(path, nil, &DialOptions{Timeout: 20 * time.Second})
+	g, err := Dial(path, nil, &Options{TakeoverTimeout: 20 * time.Second})
 	require.NoError(t, err)
 	defer g.Close()
 	_, err = g.Spend(perID.Key("b"), 1)
@@ -206,7 +206,7 @@ func TestPlacesOfCallersThatAreGone(t *testing.T) {
 	require.NoError(t, <-errs)
 }
 
-func waits(g *Guest, key stint.Key) bool {
+func waits(g *Limiter, key stint.Key) bool {
 	for h := range g.Held() {
 		if h.Key == key && h.Waiting > 0 {
 			return true
@@ -231,8 +231,7 @@ func deafOwner(timeout time.Duration) *conn {
 // the owner is stopped.
 func TestContextOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &Guest{conn: deafOwner(time.Minute)}
-		g.methods = methods{g}
+		g := guestOn(t, deafOwner(time.Minute))
 		defer g.Close()
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -270,8 +269,7 @@ func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, ca
 func TestTurnOfACallerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, theirs, came := welcomed(t, time.Minute)
-		g := &Guest{conn: c}
-		g.methods = methods{g}
+		g := guestOn(t, c)
 		defer g.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -300,8 +298,7 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 // An owner that is silent while calls wait is given up after the timeout.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &Guest{conn: deafOwner(time.Second)}
-		g.methods = methods{g}
+		g := guestOn(t, deafOwner(time.Second))
 		defer g.Close()
 		time.Sleep(time.Hour) // without calls it may be silent
 		begun := time.Now()
@@ -409,8 +406,7 @@ func TestWhoReads(t *testing.T) {
 		c, err := newConn(ours, nil, time.Minute, func(_ *conn, err error) { lost <- err })
 		require.NoError(t, err)
 		<-came // the hello
-		g := &Guest{conn: c}
-		g.methods = methods{g}
+		g := guestOn(t, c)
 		defer g.Close()
 		call := func(do func() error) (id uint32, over chan error) {
 			over = make(chan error, 1)
@@ -768,8 +764,7 @@ func TestPartOfASpend(t *testing.T) {
 		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
 		require.NoError(t, err)
 		defer c.close()
-		g := &Guest{conn: c}
-		g.methods = methods{g}
+		g := guestOn(t, c)
 		_, err = g.Spend(perID.Key("a"), 1)
 		require.ErrorIs(t, err, ErrNoAnswer)
 		require.ErrorIs(t, err, wire.ErrMessage)

@@ -166,3 +166,12 @@ func addNames(l interface {
 	}
 	return l.SetLimits(limits)
 }
+
+// guestOn returns what Dial would, with a connection.
+func guestOn(t testing.TB, c *conn) *Limiter {
+	o, err := (*Options)(nil).withDefaults()
+	require.NoError(t, err)
+	l, err := asking(c, o)
+	require.NoError(t, err)
+	return l
+}

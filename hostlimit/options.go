@@ -9,7 +9,7 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// Options are the options of Open; nil or the zero value means the defaults.
+// Options are the options of Open and Dial; nil or the zero value means the defaults.
 type Options struct {
 	// LimiterOptions are the options of the file while this process owns it. Its
 	// Durability and FailOpen apply to a guest, too. Open waits for up to
@@ -34,12 +34,6 @@ type Options struct {
 type ServeOptions struct {
 	MaxGuests int         // connections; default 512
 	OnEvent   func(Event) // called with one event at a time; must not call Close
-}
-
-// DialOptions are the options of Dial; nil or the zero value means the
-// defaults.
-type DialOptions struct {
-	Timeout time.Duration // to connect, and for each sign of life; default 1s
 }
 
 // Event reports something to an operator when it happens.

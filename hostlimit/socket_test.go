@@ -112,7 +112,7 @@ func TestSocket(t *testing.T) {
 		require.Error(t, err)
 		_, err = Serve(nil, path, nil)
 		require.Error(t, err)
-		_, err = Dial(path, nil, &DialOptions{Timeout: -1})
+		_, err = Dial(path, nil, &Options{TakeoverTimeout: -1})
 		require.Error(t, err)
 	})
 }

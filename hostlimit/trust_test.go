@@ -250,7 +250,7 @@ func TestStranger(t *testing.T) {
 			if err == nil {
 				defer g.Close()
 			}
-			return err == nil && g.Owner().PID != os.Getpid()
+			return err == nil && g.OwnerPID() != os.Getpid()
 		}, "it takes the file over")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -309,6 +310,30 @@ func TestNameOfTheOwner(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 7, b.Remaining)
 	require.Zero(t, b.HeldUntil)
+}
+
+// What Dial returns decides under the owner's limits, and cannot change them.
+func TestLimitsOfTheOwner(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	guest, err := Dial(path, limits.Names(), nil)
+	require.NoError(t, err)
+	defer guest.Close()
+	require.Equal(t, []any{RoleGuest, os.Getpid()}, []any{guest.Role(), guest.OwnerPID()})
+	require.Equal(t, limits.Names()[perID].Label, guest.Limits().Names()[perID].Label)
+	want, _ := limits.For(perID.Key("a"))
+	d, err := guest.Spend(perID.Key("a"), 1)
+	require.NoError(t, err)
+	require.Equal(t, want, d.Limit)
+	require.ErrorIs(t, guest.SetLimits(limits), errors.ErrUnsupported)
+	require.ErrorIs(t, guest.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: stint.PerHour(1)}), errors.ErrUnsupported)
+	require.NoError(t, owner.Close())
+	require.Eventually(t, func() bool { return guest.Role() == RoleNone && guest.OwnerPID() == 0 }, time.Minute, time.Millisecond)
+	_, err = guest.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.NoError(t, guest.Close())
+	_, err = guest.Spend(perID.Key("a"), 1)
+	require.ErrorIs(t, err, stint.ErrClosed)
 }
 
 // fullWriter is a Writer without space.

@@ -106,8 +106,7 @@ func FuzzGuest(f *testing.F) {
 			return
 		}
 		defer c.close()
-		g := &Guest{conn: c}
-		g.methods = methods{g}
+		g := guestOn(t, c)
 		d, err := g.Spend(perID.Key("a"), 1)
 		if err != nil {
 			require.Zero(t, d)

@@ -118,7 +118,7 @@ func completer(cmd *cobra.Command) (
 	case err != nil:
 		return nil, nil, func() error { return nil }
 	case owner != nil:
-		return owner.Labels(), func(name stint.Name) iter.Seq[string] {
+		return labelsOf(owner), func(name stint.Name) iter.Seq[string] {
 			return func(yield func(string) bool) {
 				for b, err := range owner.Buckets(name) {
 					if err != nil || time.Now().After(end) || !yield(b.Key.ID) {

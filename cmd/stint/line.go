@@ -90,7 +90,7 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 		db.lockTimeout, outOfTime = left, true
 	}
 	var store dbfile.Store
-	var owner *hostlimit.Guest
+	var owner *hostlimit.Limiter
 	opened := make(chan error, 1)
 	go func() {
 		var err error

@@ -13,7 +13,7 @@ import (
 
 // ask spends the tokens at the program that has the file open, and waits in its
 // queue. If the program closes the file, the next step begins again.
-func (l *waiter) ask(owner *hostlimit.Guest, signals <-chan os.Signal, deadline time.Time) (err error) {
+func (l *waiter) ask(owner *hostlimit.Limiter, signals <-chan os.Signal, deadline time.Time) (err error) {
 	to, err := targetAt(owner, l.f.limits.label())
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ var errOwnerLeft = errors.New("the program has closed the file")
 
 // queue waits for the tokens in the queue of a program, until a signal comes.
 func (l *waiter) queue(
-	owner *hostlimit.Guest, r stint.Request, signals <-chan os.Signal, deadline time.Time,
+	owner *hostlimit.Limiter, r stint.Request, signals <-chan os.Signal, deadline time.Time,
 ) error {
 	ctx, stop := context.WithDeadline(context.Background(), deadline)
 	defer stop()

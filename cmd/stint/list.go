@@ -136,11 +136,11 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 }
 
 // ask returns the buckets of a running program, each of them measured.
-func (f *listFlags) ask(owner *hostlimit.Guest, measure func(b *bucket)) ([]*bucket, error) {
+func (f *listFlags) ask(owner *hostlimit.Limiter, measure func(b *bucket)) ([]*bucket, error) {
 	var buckets []*bucket
-	labels, now := owner.Labels(), owner.Now()
+	labels, now := labelsOf(owner), owner.Now()
 	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
-		return nil, notDeclared{f.limits.name, owner.Owner().PID, labels}
+		return nil, notDeclared{f.limits.name, owner.OwnerPID(), labels}
 	}
 	for name, label := range labels {
 		if f.limits.name != "" && label != f.limits.name {

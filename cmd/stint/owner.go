@@ -22,7 +22,7 @@ type opener[S any] func(timeout time.Duration) (S, error)
 // openOrAsk opens the file or, if another process has it open, connects to that
 // process. It returns the one or the other. It waits for a process that is
 // about to open or to close the file.
-func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Guest, err error) {
+func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Limiter, err error) {
 	path, _, err := f.file()
 	if err != nil {
 		return store, nil, err
@@ -37,7 +37,7 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 		switch {
 		case asked == nil:
 			if f.verbose {
-				fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: %s is open in process %d, which answers\n", display.Visible(path), owner.Owner().PID)
+				fmt.Fprintf(f.cmd.ErrOrStderr(), "stint: %s is open in process %d, which answers\n", display.Visible(path), owner.OwnerPID())
 			}
 			return store, owner, nil
 		case errors.Is(asked, fs.ErrPermission):
@@ -55,6 +55,15 @@ func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Gue
 			return store, nil, hinted{failed(err), errNotShared}
 		}
 	}
+}
+
+// labelsOf returns the labels that a program which has the file has declared.
+func labelsOf(owner *hostlimit.Limiter) map[stint.Name]string {
+	labels := map[stint.Name]string{}
+	for name, spec := range owner.Limits().Names() {
+		labels[name] = spec.Label
+	}
+	return labels
 }
 
 // look opens the file for reading or, if a program has the file open, a copy that
@@ -85,7 +94,7 @@ func (f *dbFlags) look() (*readStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	if store.pid = owner.Owner().PID; !gone {
+	if store.pid = owner.OwnerPID(); !gone {
 		store.temp = file.Name()
 	}
 	return store, nil

@@ -127,7 +127,7 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 
 // twoFlushes returns after two flushes. Traffic runs, so each has something to save.
 func twoFlushes(t *testing.T, db string) {
-	owner, err := hostlimit.Dial(db, nil, &hostlimit.DialOptions{Timeout: time.Minute})
+	owner, err := hostlimit.Dial(db, nil, &hostlimit.Options{TakeoverTimeout: time.Minute})
 	require.NoError(t, err)
 	defer owner.Close()
 	flushes := func() int64 {

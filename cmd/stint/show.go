@@ -156,8 +156,8 @@ func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found [
 }
 
 // ask returns the buckets that a running program has of the id.
-func (f *showFlags) ask(owner *hostlimit.Guest, id string) (found []*shown, err error) {
-	labels, pid := owner.Labels(), owner.Owner().PID
+func (f *showFlags) ask(owner *hostlimit.Limiter, id string) (found []*shown, err error) {
+	labels, pid := labelsOf(owner), owner.OwnerPID()
 	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
 		return nil, notDeclared{f.limits.name, pid, labels}
 	}

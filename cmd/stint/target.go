@@ -16,7 +16,7 @@ import (
 type target struct {
 	cmd   *cobra.Command
 	store stint.Store
-	owner *hostlimit.Guest // nil if it is the file
+	owner *hostlimit.Limiter // nil if it is the file
 	name  stint.Name
 }
 
@@ -28,7 +28,7 @@ func (t *target) pid() int {
 	if t.owner == nil {
 		return 0
 	}
-	return t.owner.Owner().PID
+	return t.owner.OwnerPID()
 }
 
 // Close closes the target. Do not call it after decide or do, which close the
@@ -77,14 +77,14 @@ func reach[S any](f *dbFlags, label string, open opener[S], found func(S) (*targ
 }
 
 // targetAt returns the target of a label that a program declares.
-func targetAt(owner *hostlimit.Guest, label string) (*target, error) {
-	labels := owner.Labels()
+func targetAt(owner *hostlimit.Limiter, label string) (*target, error) {
+	labels := labelsOf(owner)
 	for name, l := range labels {
 		if l == label {
 			return &target{owner: owner, name: name}, nil
 		}
 	}
-	pid := owner.Owner().PID
+	pid := owner.OwnerPID()
 	return nil, errors.Join(notDeclared{label, pid, labels}, failed(owner.Close()))
 }
 

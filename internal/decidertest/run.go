@@ -47,6 +47,10 @@ type Subject struct {
 	// is nil if they are gone with it.
 	Reopen func(t testing.TB, closed Limiter) (Limiter, error)
 
+	// Unanswered is the error of a call that is under way for too long when the
+	// Decider is closed, and may have been carried out. It is nil if there is none.
+	Unanswered error
+
 	// Lacks has what the Decider does not support by design.
 	Lacks []Feature
 }
