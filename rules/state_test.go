@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 const (
@@ -288,20 +290,38 @@ func TestErrors(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A denied pass is used again. What it had is gone.
+// A denied pass is used again, without an allocation. What it had is gone.
 func TestDenied(t *testing.T) {
 	lim := newLimiter(t)
-	d := New(lim, nil, rule(ofA, ruleOf{}))
-	for range 100 {
-		p, decision, err := d.Begin(req{ctx: t.Context(), cost: 5})
-		require.NoError(t, err)
-		n := 0
+	lim.Spend(ofA.Key("x"), 5)
+	sometimes := rule(ofB, ruleOf{Optional: true, Shadow: true, InFlight: 9})
+	d := New(lim, nil, rule(free, ruleOf{InFlight: 9}), rule(ofA, ruleOf{Cost: 1}), sometimes)
+	d.rules[0].Key = func(req) (stint.Key, error) { return free.Key("x"), nil }
+	d.rules[1].Key = func(req) (stint.Key, error) { return ofA.Key("x"), nil }
+	ask := func(err error) (all []Decision) {
+		p, decision, got := d.Begin(req{ctx: t.Context(), cost: 1, err: err})
+		require.NoError(t, got)
+		require.False(t, decision.Allowed)
 		for of := range p.Each {
-			require.Equal(t, decision.Allowed, of.Allowed)
-			n++
+			all = append(all, *of)
 		}
-		require.Equal(t, 1, n)
 		p.Leave()
 		p.Leave()
+		return all
 	}
+	three, two := ask(nil), ask(ErrNoID)
+	require.Len(t, three, 3)
+	require.Equal(t, three[:2], two)
+	for range 10 {
+		require.Equal(t, two, ask(ErrNoID))
+		require.Equal(t, three, ask(nil))
+	}
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
+	if testlength.Race {
+		return // it makes a sync.Pool forget
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		p, _, _ := d.Begin(req{ctx: t.Context(), cost: 1})
+		p.Leave()
+	}))
 }
