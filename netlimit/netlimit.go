@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -110,20 +111,30 @@ func keyOf(name stint.Name) rules.KeyFunc[Peer] {
 	return func(p Peer) (stint.Key, error) { return name.Key(p.ID), nil }
 }
 
-// connections is the Name of the bound InFlight, in a Limiter of its own: only this
-// Listener counts, and Accept never waits for it.
+// connections is the Name of the bound InFlight.
 const connections stint.Name = 1
 
-func newUnlimited() *stint.Limiter {
+// unlimited is a Decider of a Listener's own, for the bound InFlight: only this
+// Listener counts, and Accept never waits for it.
+type unlimited struct {
+	stint.Decider // nil, because rules asks for nothing else
+	limits        *stint.Limits
+}
+
+func newUnlimited() *unlimited {
 	limits, err := stint.NewLimits(stint.Names{connections: {Label: "connections", Limit: stint.Unlimited}})
 	if err != nil {
 		panic(err)
 	}
-	lim, err := stint.New(stint.NewMemStore(), limits, nil)
-	if err != nil {
-		panic(err)
-	}
-	return lim
+	return &unlimited{limits: limits}
+}
+
+func (u *unlimited) Limits() *stint.Limits { return u.limits }
+
+func (u *unlimited) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	d := stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}
+	ds[0] = d // of the one rule
+	return d, nil
 }
 
 // unmapped returns a network of IPv4 addresses as such, if it is written as
@@ -141,16 +152,7 @@ type listener struct {
 	rate   *rules.Door[Peer, struct{}] // nil without Rate
 	local  *stint.Limiter              // the Limiter of rate, if it is one
 	places *rules.Door[Peer, struct{}] // nil without InFlight
-	open   *stint.Limiter              // of places
-}
-
-// Close implements net.Listener.
-func (ln *listener) Close() error {
-	err := ln.Listener.Close()
-	if ln.open != nil {
-		err = errors.Join(err, ln.open.Close())
-	}
-	return err
+	open   *unlimited                  // of places
 }
 
 // Accept implements net.Listener.
