@@ -17,6 +17,9 @@
 // Put them before interceptors that do expensive work, and after those that
 // identify the caller, if a KeyFunc needs that.
 //
+// A handler calls rules.Settle to report the true cost of a call, and
+// rules.Decisions to read what was decided, both with its context.
+//
 // A client installs the interceptors of [Client]. They keep it within a quota
 // across runs of the program, and do not call a server again until the time that
 // its RetryInfo asks for has passed.

@@ -14,6 +14,9 @@
 //	)
 //	http.ListenAndServe(":8080", limit(mux))
 //
+// A handler calls [rules.Settle] to report the true cost of a request, and
+// [rules.Decisions] to read what was decided, both with the request's context.
+//
 // Behind a proxy, [ClientAddress] finds the address of the client. An
 // [Observer] receives decisions and errors; the one in package statuspage shows
 // them to an operator.
