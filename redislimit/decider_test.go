@@ -2,10 +2,8 @@ package redislimit
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -50,20 +48,11 @@ func TestDecider(t *testing.T) {
 	t.Run("server", func(t *testing.T) {
 		t.Parallel()
 		s, prefix := commonServer(t)
-		var others sync.Map // functions that open another Limiter with the same buckets
 		decidertest.Run(t, &decidertest.Subject{
 			Name:  "redis",
 			Lacks: lacks,
 			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-				prefix := fmt.Sprintf("%s-%d", prefix, commons.n.Add(1))
-				open := func(t testing.TB) (decidertest.Limiter, error) { return opened(t, s.url, c, &Options{Prefix: prefix}) }
-				d, err := open(t)
-				others.Store(d, open)
-				return d, err
-			},
-			Reopen: func(t testing.TB, closed decidertest.Limiter) (decidertest.Limiter, error) {
-				open, _ := others.Load(closed)
-				return open.(func(t testing.TB) (decidertest.Limiter, error))(t)
+				return opened(t, s.url, c, &Options{Prefix: prefix + filepath.Base(c.Folder)})
 			},
 		})
 	})
@@ -71,7 +60,7 @@ func TestDecider(t *testing.T) {
 		t.Parallel()
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
 		decidertest.Run(t, &decidertest.Subject{
-			Name:  "away",
+			Name: "away", Forgets: true,
 			Lacks: append(lacks, decidertest.Holds, decidertest.LaterCuts),
 			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
 				return opened(t, nowhere, c, &Options{Nodes: 1})

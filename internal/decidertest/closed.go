@@ -53,10 +53,10 @@ func caseClosedUnder(e *env) {
 				require.ErrorIs(e, c.last, stint.ErrClosed, name)
 			}
 		}
-		if e.subject.Reopen == nil {
+		if e.subject.Forgets {
 			continue
 		}
-		d, err := e.subject.Reopen(e.T, e.Limiter)
+		d, err := e.subject.Open(e.T, e.config)
 		require.NoError(e, err)
 		e.Limiter = d
 		for _, c := range calls {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -107,13 +108,13 @@ func caseErrors(e *env) {
 // A decision that the store cannot make durable is an error. At the other levels
 // decisions go on.
 func caseNotDurable(e *env) {
-	if e.subject.Break == nil {
+	if !e.subject.InFile {
 		e.skip("%s has no store that could fail", e.subject.Name)
 	}
 	e.openOwn()
 	used := plain.Key("used")
 	e.spend(used, 6)
-	e.subject.Break(e.T, e.Limiter)
+	require.NoError(e, os.RemoveAll(e.config.Folder))
 	e.noticed()
 	require.ErrorIs(e, errorOf(e.Hold(plain.Key("a"), e.clock.now().Add(time.Hour))), stint.ErrNotDurable, "at every level")
 	require.True(e, e.check(plain.Key("a"), 0).Allowed, "it is not held")
@@ -156,7 +157,7 @@ func (e *env) noticed() {
 // A commit that fails at the settlement: the bound stays spent, and nothing
 // beside it is.
 func caseSettleNotDurable(e *env) {
-	if e.subject.Break == nil {
+	if !e.subject.InFile {
 		e.skip("%s has no store that could fail", e.subject.Name)
 	}
 	e.openOwn()
@@ -166,7 +167,7 @@ func caseSettleNotDurable(e *env) {
 	require.NoError(e, err)
 	more, err := client.Begin(e.Context(), key, 1)
 	require.NoError(e, err)
-	e.subject.Break(e.T, e.Limiter)
+	require.NoError(e, os.RemoveAll(e.config.Folder))
 	e.noticed()
 	short, err := more.Settle(3)
 	if e.level < stint.Leased {

@@ -3,6 +3,7 @@ package decidertest
 import (
 	"context"
 	"fmt"
+	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -20,6 +21,7 @@ type Config struct {
 	Limits *stint.Limits
 	Now    func() time.Time // the clock of all decisions; nil: the system's
 	Level  stint.Durability // of limits that name none
+	Folder string           // for a Decider in a file; its name is short enough for a socket, and no other's
 }
 
 // Limiter is what the suite tests: a Decider with the short forms of its calls.
@@ -35,17 +37,15 @@ type Subject struct {
 	// Name is the Subject's name in messages.
 	Name string
 
-	// Open returns a new Decider with full buckets. The test closes it. The error
-	// is that of the function that refuses the limits.
+	// Open returns a new Decider, with the buckets of the closed one that had the
+	// same Folder, and otherwise with full ones. The test closes it. The error is
+	// that of the function that refuses the limits.
 	Open func(t testing.TB, c Config) (Limiter, error)
 
-	// Break makes the store of a Decider fail, so that nothing becomes durable.
-	// It is nil if a Decider has no store that could fail.
-	Break func(t testing.TB, d stint.Decider)
-
-	// Reopen returns a Decider with the limits and the buckets of a closed one, or
-	// is nil if they are gone with it.
-	Reopen func(t testing.TB, closed Limiter) (Limiter, error)
+	// InFile says that the buckets are in a file in the Folder: nothing becomes
+	// durable once that is gone. Forgets says that a closed Decider's buckets are
+	// gone with it.
+	InFile, Forgets bool
 
 	// Unanswered is the error of a call that is under way for too long when the
 	// Decider is closed, and may have been carried out. It is nil if there is none.
@@ -184,6 +184,7 @@ type env struct {
 	*result
 	Limiter
 	subject *Subject
+	config  Config
 	level   stint.Durability
 	clock   *clock // nil: the system's
 	common  *common
@@ -197,7 +198,7 @@ func (e *env) open() {
 	c := e.common
 	if c.Limiter == nil {
 		c.clock = newClock()
-		d, err := e.subject.Open(c.T, Config{Limits: usualLimits(e), Level: e.level, Now: c.clock.now})
+		d, err := e.subject.Open(c.T, Config{Limits: usualLimits(e), Level: e.level, Now: c.clock.now, Folder: Folder(c.T)})
 		require.NoError(e, err)
 		c.Limiter = d
 	}
@@ -217,11 +218,19 @@ func (e *env) openWith(limits *stint.Limits, c *clock) {
 }
 
 func (e *env) tryOpen(limits *stint.Limits, c *clock) (Limiter, error) {
-	config := Config{Limits: limits, Level: e.level}
+	e.config = Config{Limits: limits, Level: e.level, Folder: Folder(e.T)}
 	if c != nil {
-		config.Now = c.now
+		e.config.Now = c.now
 	}
-	return e.subject.Open(e.T, config)
+	return e.subject.Open(e.T, e.config)
+}
+
+// Folder makes a folder whose name is short enough for a socket in it.
+func Folder(t testing.TB) string {
+	folder, err := os.MkdirTemp("", "decider")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return folder
 }
 
 // method returns the Decider as a type that has further methods, or skips the

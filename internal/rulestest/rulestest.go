@@ -337,7 +337,7 @@ func (e *env) fill(t testing.TB) {
 
 // open returns a new Decider, and closes it at the end of the test.
 func (e *env) open(t *testing.T) decidertest.Limiter {
-	lim, err := e.subject.Open(t, decidertest.Config{Limits: e.kind.limits(t), Now: e.now, Level: stint.Flushed})
+	lim, err := e.subject.Open(t, decidertest.Config{Limits: e.kind.limits(t), Now: e.now, Level: stint.Flushed, Folder: decidertest.Folder(t)})
 	require.NoError(t, err)
 	if c, ok := lim.(interface{ Close() error }); ok {
 		t.Cleanup(func() { c.Close() })
