@@ -221,6 +221,29 @@ func TestOneBucket(t *testing.T) {
 	}
 }
 
+// Of several bounds on requests in flight with one key, the first counts, and that
+// of a Shadow rule is the last.
+func TestOneBound(t *testing.T) {
+	lim := newLimiter(t)
+	d := New(lim, nil, rule(free, ruleOf{InFlight: 9, Shadow: true}), rule(free, ruleOf{InFlight: 1}), rule(free, ruleOf{InFlight: 9}))
+	p, _, err := d.Begin(req{ctx: t.Context()})
+	require.NoError(t, err)
+	_, second, err := d.Begin(req{ctx: t.Context()})
+	require.NoError(t, err)
+	require.False(t, second.Allowed)
+	p.Leave()
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
+}
+
+// A request of which an observer panics has no place.
+func TestPanic(t *testing.T) {
+	lim := newLimiter(t)
+	opts := &Options[req]{Observers: []Observer[req]{{Decisions: func(req, []Decision) { panic("oops") }}}}
+	d := New(lim, opts, rule(free, ruleOf{InFlight: 1}))
+	require.PanicsWithValue(t, "oops", func() { d.Begin(req{ctx: t.Context()}) })
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
+}
+
 // After an error of the Limiter, a request that passes because of FailOpen has its
 // places until it leaves, and another one has none.
 func TestFailed(t *testing.T) {
