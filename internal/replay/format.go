@@ -256,7 +256,7 @@ func matched(pattern *regexp.Regexp, text []byte) []byte {
 type jsonLines struct {
 	object map[string]json.RawMessage
 	at     string            // the field of the time
-	found  map[string]string // the fields that servers have in place of "ip" and "time"
+	found  map[string]string // the first fields that lines had in place of "ip" and "time"
 	note   func(string)
 }
 
@@ -275,13 +275,15 @@ func (j *jsonLines) parse(text []byte) (parsed, error) {
 }
 
 func (j *jsonLines) field(name string) []byte {
-	name = cmp.Or(j.found[name], name)
-	value := fieldOf(j.object, name)
+	value := fieldOf(j.object, name) // first, whatever other lines have in its place
+	if other, found := j.found[name]; value == nil && found {
+		value = fieldOf(j.object, other)
+	}
 	for _, other := range otherNames[name] {
 		if value != nil {
 			break
 		}
-		if value = fieldOf(j.object, other); value != nil {
+		if value = fieldOf(j.object, other); value != nil && j.found[name] == "" {
 			if j.found == nil {
 				j.found = map[string]string{}
 			}

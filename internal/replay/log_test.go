@@ -308,3 +308,24 @@ func FuzzParseLogTime(f *testing.F) {
 		require.Equal(t, unix, got, s)
 	})
 }
+
+// A line that has another field in place of the one that was asked for does not
+// rename it for the others.
+func TestFieldOfOneLine(t *testing.T) {
+	var notes []string
+	read, err := Format{Lines: "json", By: "ip", Time: "time", IPv6Bits: 64}.reading(&logTime{},
+		func(note string) { notes = append(notes, note) })
+	require.NoError(t, err)
+	for _, line := range []string{
+		`{"time":"2026-03-01T09:00:00Z","client":"10.0.0.1"}`,
+		`{"time":"2026-03-01T09:00:01Z","ip":"10.0.0.1","client":"mobile"}`,
+		`{"time":"2026-03-01T09:00:02Z","remote_ip":"10.0.0.1"}`,
+		`{"ts":1772355604.5,"ip":"10.0.0.1"}`,
+		`{"time":"2026-03-01T09:00:05Z","ip":"10.0.0.1"}`,
+	} {
+		e, err := read([]byte(line))
+		require.NoError(t, err, line)
+		require.Equal(t, "10.0.0.1", string(e.id), line)
+	}
+	require.Equal(t, []string{"ip is the field client", "time is the field ts"}, notes)
+}
