@@ -131,7 +131,7 @@ func (c *client) stream(
 		c.obey(ctx, turn, err)
 		return nil, err
 	}
-	return &clientStream{ClientStream: cs, client: c, turn: turn, done: c.settles(ctx, turn)}, nil
+	return &clientStream{ClientStream: cs, client: c, turn: turn, done: c.settles(ctx, turn), one: !desc.ServerStreams}, nil
 }
 
 // clientStream obeys the status at the end of a stream.
@@ -140,16 +140,17 @@ type clientStream struct {
 	client *client
 	turn   *rules.Turn
 	done   func(cost int64)
+	one    bool // the server sends one message, after which nobody asks for the status
 	once   sync.Once
 }
 
 // RecvMsg implements grpc.ClientStream.
 func (s *clientStream) RecvMsg(msg any) error {
 	err := s.ClientStream.RecvMsg(msg)
-	switch {
-	case err != nil:
+	if err != nil || s.one {
 		s.once.Do(func() { s.client.obey(s.Context(), s.turn, err) })
-	case s.client.opts.Settle != nil:
+	}
+	if err == nil && s.client.opts.Settle != nil {
 		s.client.opts.Settle(s.Context(), msg, s.done)
 	}
 	return err

@@ -291,3 +291,44 @@ func TestClientSettle(t *testing.T) {
 	assert.Equal(t, 3, echoes)
 	assert.EqualValues(t, 80, left(t, lim, perKey.Key("k")))
 }
+
+// A stream with one reply that succeeds ends the doubling of holds, though nobody
+// asks for its status.
+func TestClientStreamWithOneReply(t *testing.T) {
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1000)})
+	s := &collecting{}
+	l := listen(t, "tcp", "127.0.0.1:0")
+	server := grpc.NewServer()
+	pb.RegisterTestServiceServer(server, s)
+	go server.Serve(l)
+	t.Cleanup(server.Stop)
+	addr := l.Addr().String()
+	c := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress)})...)
+	call := func(end error) time.Duration {
+		s.err = end
+		stream, err := c.StreamingInputCall(t.Context())
+		require.NoError(t, err)
+		_, err = stream.CloseAndRecv()
+		require.Equal(t, end == nil, err == nil, "%v", err)
+		return heldFor(t, lim, perAddress.Key(addr))
+	}
+	require.Equal(t, time.Second, call(refusing(codes.ResourceExhausted, 0)))
+	clock.pass(2 * time.Second)
+	require.Zero(t, call(nil))
+	require.Equal(t, time.Second, call(refusing(codes.ResourceExhausted, 0)))
+}
+
+// collecting is a service whose streams end with err.
+type collecting struct {
+	pb.UnimplementedTestServiceServer
+	err error
+}
+
+func (s *collecting) StreamingInputCall(
+	stream grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse],
+) error {
+	if s.err != nil {
+		return s.err
+	}
+	return stream.SendAndClose(&pb.StreamingInputCallResponse{})
+}
