@@ -489,6 +489,7 @@ func TestCalendarWait(t *testing.T) {
 			synctest.Wait()
 			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
 			require.ErrorIs(t, <-results, ErrBlocked)
+			pass(24 * time.Hour)
 			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: EachDay(5, nil)}))
 			r.take(key, 5)
 			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()

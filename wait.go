@@ -223,8 +223,9 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // stays spent, with the one exception below. Other errors are those of Reserve,
 // without ErrCalendar.
 //
-// For a quota that follows the calendar, Wait waits for the next period, and
-// asks again then. Callers of Wait come first, first served among themselves.
+// For a quota that follows the calendar, Wait waits for the next period, and asks
+// each second whether there are tokens earlier. Callers of Wait come first, first
+// served among themselves.
 // Spend does not queue behind them: what is left of a period would be lost.
 //
 // If a limit with a queue becomes such a quota, all that waits is charged at
@@ -350,6 +351,11 @@ func (ls *lines) leave(key Key, turn chan struct{}) {
 	}
 }
 
+// lookEvery is how long the first in a line sleeps at most. Tokens may come before
+// the period ends: a larger limit, a hold that is released, a refund, a commit that
+// failed.
+const lookEvery = time.Second
+
 // waitForPeriod is wait for a quota that follows the calendar.
 func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64, err error) {
 	key := req.Key
@@ -398,7 +404,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 		if err := tooLate(d.RetryAfter); err != nil {
 			return 0, err
 		}
-		if err := l.sleep(ctx, d.RetryAfter, stepped); err != nil {
+		if err := l.sleep(ctx, min(d.RetryAfter, lookEvery), stepped); err != nil {
 			return 0, err
 		}
 	}

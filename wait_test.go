@@ -639,3 +639,43 @@ func TestCancelWithoutLimits(t *testing.T) {
 	require.LessOrEqual(t, r.check(key, 1).RetryAfter, time.Minute)
 	require.LessOrEqual(t, r.reserve(key, 1).Delay(), time.Minute)
 }
+
+// The first in the line for a quota does not sleep through tokens that come before
+// the period ends, and those behind it do not either.
+func TestWaitForEarlierTokens(t *testing.T) {
+	for name, c := range map[string]struct{ empty, refill func(r *rig, key Key) }{
+		"a larger limit, set for the id": {takeMonth, func(r *rig, key Key) {
+			require.NoError(r.t, r.SetOverrides(Override{Key: key, Limit: EachMonth(1000, nil)}))
+		}},
+		"a larger limit, set for all": {takeMonth, func(r *rig, key Key) {
+			require.NoError(r.t, r.SetLimits(levelLimits(r.t, EachMonth(1000, nil))))
+		}},
+		"a hold that is released": {func(r *rig, key Key) { r.hold(key, time.Hour) }, func(r *rig, key Key) {
+			require.NoError(r.t, r.Release(key))
+		}},
+		"a reset": {takeMonth, func(r *rig, key Key) { require.NoError(r.t, r.Reset(key)) }},
+		"a refund": {takeMonth, func(r *rig, key Key) {
+			_, err := r.Refund(Request{Key: key, Cost: 2, Spent: JustSpent})
+			require.NoError(r.t, err)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, EachMonth(10, nil), Options{}, func(t *testing.T, r *rig) {
+				key, waits := flushed.Key("a"), make(chan error, 2)
+				c.empty(r, key)
+				for range 2 {
+					go func() { _, err := r.Wait(t.Context(), key.Cost(1)); waits <- err }()
+					synctest.Wait()
+				}
+				<-time.After(10 * time.Minute)
+				c.refill(r, key)
+				begun := time.Now()
+				require.NoError(t, <-waits)
+				require.NoError(t, <-waits)
+				require.LessOrEqual(t, time.Since(begun), lookEvery)
+			})
+		})
+	}
+}
+
+func takeMonth(r *rig, key Key) { r.take(key, 10) }
