@@ -592,8 +592,12 @@ func (l *Limiter) lockFound(r *request) error {
 	return nil
 }
 
-// give makes the Limit of req, if it has one, the given limit of r.
+// give makes the Limit of req, if it has one, the given limit of r. The error says
+// what is wrong with the Request.
 func (l *Limiter) give(r *request, req *Request) (err error) {
+	if req.Mode > UpTo {
+		return fmt.Errorf("stint: %s: there is no Mode %d", l.limits.Load().labeled(req.Key), req.Mode)
+	}
 	if !req.Limit.isZero() {
 		r.given, err = l.given.of(req.Limit)
 	}

@@ -41,6 +41,9 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	if r.Mode = uint8(req.Mode); req.Mode == stint.UpTo {
 		r.Mode = uint8(stint.CheckAndSpend)
 	}
+	if req.Mode > stint.UpTo {
+		return r, fmt.Errorf("redislimit: %s: there is no Mode %d", n.labeled(req.Key), req.Mode)
+	}
 	if req.Cost < 0 {
 		return r, fmt.Errorf("%w: %d for %s", stint.ErrNegativeCost, req.Cost, n.labeled(req.Key))
 	}

@@ -101,6 +101,8 @@ func caseErrors(e *env) {
 	require.Equal(e, make([]stint.Decision, 3), ds)
 	_, err = e.Refund(justSpent(twice)...)
 	require.ErrorIs(e, err, stint.ErrDuplicateKey)
+	_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("b"), Cost: 1, Mode: stint.UpTo + 1}}, nil)
+	require.ErrorContains(e, err, "Mode")
 	require.EqualValues(e, 6, e.left(plain.Key("b")), "nothing was spent")
 	require.EqualValues(e, 4, e.left(other.Key("b")))
 }
