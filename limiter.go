@@ -70,6 +70,7 @@ type Decider interface {
 	Refund(reqs ...Request) (Decision, error)
 	Wait(ctx context.Context, req Request) (spent time.Time, err error)
 	Hold(key Key, until time.Time) (end time.Time, err error)
+	Release(key Key) error
 	Bucket(key Key) (Bucket, error)
 }
 

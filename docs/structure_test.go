@@ -65,16 +65,17 @@ var allowedImports = map[string][]string{
 	"internal/rulestest":      {".", "httplimit", "rules", "internal/decidertest", "github.com/stretchr/testify/"},       // tests only
 	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},           // tests only
 	"internal/dbfile":         {"."},                                                                                     // for programs of this module that do not know a file's limits
+	"internal/hold":           {"."},
 	"storetest":               {"."},
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
-	"rules":                   {"."},
+	"rules":                   {".", "internal/hold"},
 	"httplimit":               {".", "rules"},
 	"netlimit":                {".", "rules"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
-	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/spell"},
-	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/replay", "internal/resp", "internal/simulate",
+	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/hold", "internal/spell"},
+	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
 	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "rules", "github.com/",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/hold"
 )
 
 // growth says how long a lock-out lasts. If most is longer than first, each
@@ -63,10 +64,19 @@ func lastLockOut(lim stint.Decider, key stint.Key) (length time.Duration, forgot
 // remember stores the length of the last lock-out of a key, which ends at until.
 func (g growth) remember(lim stint.Decider, key stint.Key, length time.Duration, until time.Time) error {
 	forgotten, key := until.Add(min(g.most, longestMemory)), countKey(key)
-	if _, err := lim.Hold(key, forgotten); err != nil {
-		return err
+	longer, ends := countKey(key), forgotten.Add(length)
+	// The second hold may be of a lock-out that was forgotten, or of a larger
+	// LockOutMax. It goes first: if this process is stopped here, the length is 0.
+	b, err := lim.Bucket(longer)
+	if err == nil && b.HeldUntil.After(ends) {
+		err = lim.Release(longer)
 	}
-	_, err := lim.Hold(countKey(key), forgotten.Add(length))
+	if err == nil {
+		err = hold.Until(lim, key, forgotten)
+	}
+	if err == nil {
+		_, err = lim.Hold(longer, ends)
+	}
 	return err
 }
 

@@ -152,3 +152,38 @@ func TestLastLockOut(t *testing.T) {
 		now = until.Add(time.Minute)
 	}
 }
+
+// After a reset of what is remembered, and under a smaller LockOutMax, the next
+// lock-out is as long as if there had been none before.
+func TestForgottenLockOuts(t *testing.T) {
+	const logins stint.Name = 1
+	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
+	require.NoError(t, err)
+	key := logins.Key("a")
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	defer lim.Close()
+	lockOut := func(g growth) time.Duration { // and goes to its end
+		b, err := lim.Bucket(key)
+		require.NoError(t, err)
+		until, err := g.hold(lim, b, now)
+		require.NoError(t, err)
+		length := until.Sub(now)
+		now = until
+		return length
+	}
+	day := growth{time.Minute, 24 * time.Hour}
+	for lockOut(day) < day.most {
+	}
+	require.NoError(t, lim.Reset(key, countKey(key))) // as LockOutMax says
+	require.Equal(t, time.Minute, lockOut(day))
+	require.Equal(t, 2*time.Minute, lockOut(day))
+
+	shorter := growth{time.Minute, 10 * time.Minute}
+	for _, want := range []time.Duration{4, 8, 10, 10} {
+		require.Equal(t, want*time.Minute, lockOut(shorter))
+	}
+	now = now.Add(11 * time.Minute)
+	require.Equal(t, time.Minute, lockOut(shorter), "LockOutMax has passed since the last one")
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/hold"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -158,14 +159,7 @@ func (f *holdFlags) change(id string, until func(decider) time.Time) (before, af
 		if before, err = l.Bucket(key); err != nil {
 			return err
 		}
-		end := until(l)
-		if end.Before(before.HeldUntil) { // Hold shortens none
-			err = l.Release(key)
-		}
-		if err == nil && !end.IsZero() {
-			_, err = l.Hold(key, end)
-		}
-		if err == nil {
+		if err = hold.Until(l, key, until(l)); err == nil {
 			after, err = l.Bucket(key)
 		}
 		return err

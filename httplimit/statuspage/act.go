@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/hold"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -80,18 +81,16 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch action {
 	case actReset:
-		err = p.changes.Reset(key)
+		err = p.resets.Reset(key)
 	case actEnd:
-		err = p.changes.Release(key)
+		err = p.lim.Release(key)
 	case actHold:
 		period, wrong := time.ParseDuration(r.PostFormValue("for"))
 		if wrong != nil || period <= 0 {
 			http.Error(w, `Want the length of the hold as the parameter "for", such as for=24h.`, http.StatusBadRequest)
 			return
 		}
-		if err = p.changes.Release(key); err == nil { // Hold shortens none
-			_, err = p.lim.Hold(key, p.lim.Now().Add(period))
-		}
+		err = hold.Until(p.lim, key, p.lim.Now().Add(period))
 	default:
 		http.Error(w, "Nothing to do: want the parameter reset, hold or end.", http.StatusBadRequest)
 		return

@@ -22,8 +22,8 @@ type Options struct {
 	HideIDs bool
 
 	// AllowReset lets everyone who sees the page refill a bucket, hold it and
-	// end its hold. The page asks first. The Limiter then needs the methods Release
-	// and Reset of a *stint.Limiter, too.
+	// end its hold. The page asks first. The Limiter then needs the method Reset of a
+	// *stint.Limiter, too.
 	AllowReset bool
 }
 
@@ -36,16 +36,13 @@ type Limiter interface {
 	Stats() stint.Stats
 }
 
-// operator is what the page needs to change buckets.
-type operator interface {
-	Release(key stint.Key) error
-	Reset(keys ...stint.Key) error
-}
+// resetter is what the page needs to refill buckets, too.
+type resetter interface{ Reset(keys ...stint.Key) error }
 
 // A Page is an http.Handler that shows what the limits of a Limiter do.
 type Page struct {
 	lim     Limiter
-	changes operator // nil if lim has no such methods
+	resets  resetter // nil if lim has no such method
 	opts    Options
 	secret  []byte      // of the digits that stand for ids
 	sealer  cipher.AEAD // of tokens
@@ -98,13 +95,13 @@ func New(lim Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
 	}
-	changes, _ := lim.(operator)
-	if opts != nil && opts.AllowReset && changes == nil {
-		panic("statuspage: New: AllowReset, and a Limiter without Release and Reset")
+	resets, _ := lim.(resetter)
+	if opts != nil && opts.AllowReset && resets == nil {
+		panic("statuspage: New: AllowReset, and a Limiter without Reset")
 	}
 	p := &Page{
 		lim:      lim,
-		changes:  changes,
+		resets:   resets,
 		secret:   make([]byte, 32),
 		sealer:   newSealer(),
 		origin:   http.NewCrossOriginProtection(),

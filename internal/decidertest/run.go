@@ -29,7 +29,6 @@ type Limiter interface {
 	stint.Decider
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
 	Check(key stint.Key, cost int64) (stint.Decision, error)
-	Release(key stint.Key) error
 }
 
 // Subject is a kind of Decider.

@@ -107,8 +107,11 @@ func (n *Node) SawHold(key stint.Key, hold int64) {
 		}
 		n.holdsMu.Unlock()
 		if has {
-			n.Local.Release(own) // the server's hold may end earlier than the one before
-			n.Local.Hold(own, time.Unix(0, max(0, end+ahead)))
+			until := time.Unix(0, max(0, end+ahead))
+			if in, err := n.Local.Hold(own, until); err == nil && in.After(until) { // the server's ends earlier now
+				n.Local.Release(own)
+				n.Local.Hold(own, until)
+			}
 		}
 	})
 }
