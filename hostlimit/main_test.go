@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -130,15 +129,6 @@ func connsOf(owner *Limiter) (all []*serverConn) {
 
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
-
-// justSpent returns the requests of a refund of the whole costs.
-func justSpent(reqs []stint.Request) []stint.Request {
-	reqs = slices.Clone(reqs)
-	for i := range reqs {
-		reqs[i].Spent = stint.JustSpent
-	}
-	return reqs
-}
 
 // withNames returns limits with further Names.
 func withNames(limits *stint.Limits, names stint.Names) (*stint.Limits, error) {
