@@ -27,10 +27,11 @@ import (
 // until the period ends, whatever the sizes in between: a bucket that has used 80
 // of 100 has none left of 50, and 20 if the 100 come back.
 //
-// If a rolling limit becomes a quota that follows the calendar, a bucket that would have been full before the end of the present
-// period is full, and any other one is empty. If it is not in memory, it has used a
-// token for each nanosecond from the end of the period until it would be full, as
-// after a restart. SetOverrides keeps what was used.
+// If a rolling limit becomes a quota that follows the calendar, a bucket that
+// would have been full before the end of the present period is full, and any
+// other one is empty. If it is not in memory, it has used a token for each
+// nanosecond from the end of the period until it would be full, as after a
+// restart. SetOverrides keeps what was used.
 //
 // Names must keep their numbers, or the error is ErrNameMismatch. They must
 // keep their Parent and Floor, too. After an error the old limits stay in

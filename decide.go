@@ -74,9 +74,10 @@ func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	return d, err
 }
 
-// Check returns the Decision that Spend would return, and spends nothing: Taken is 0.
-// Like any request, it cuts a bucket down to a limit that has become smaller, as SetLimits
-// says, and one that it reads from the file, as Request says.
+// Check returns the Decision that Spend would return, and spends nothing: Taken
+// is 0. Like any request, it cuts a bucket down to a limit that has become
+// smaller, as SetLimits says, and one that it reads from the file, as Request
+// says.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
 		d, err = l.slowPath(key, cost, opCheck)

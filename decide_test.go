@@ -587,8 +587,8 @@ func TestRefundWithoutSpent(t *testing.T) {
 	require.EqualValues(t, 5, r.decided(r.Refund(key.Cost(9).SpentAt(JustSpent))).Remaining)
 }
 
-// TestRaise has what the model of TestWorlds leaves out: given limits, limits that are
-// missing, totals, and what a restart finds.
+// TestRaise has what the model of TestWorlds leaves out: given limits, limits
+// that are missing, totals, and what a restart finds.
 func TestRaise(t *testing.T) {
 	t.Run("given limits", func(t *testing.T) {
 		r := newRig(t)

@@ -10,15 +10,15 @@ import (
 )
 
 // Hold denies every request for the key before the time until, however many
-// tokens its bucket has, and returns the end of the hold. Of the hold that is in
-// force and the new one the later stays, so a lock-out never shortens what an
-// operator wants. Release and Reset end a hold. If none is in force, and until is
-// now or earlier, Hold does nothing and returns the zero time. The arithmetic ends at
-// 2162-04-10 23:47 UTC, and a later time counts as that one.
+// tokens its bucket has, and returns the end of the hold. Of the hold that is
+// in force and the new one the later stays, so a lock-out never shortens what
+// an operator wants. Release and Reset end a hold. If none is in force, and
+// until is now or earlier, Hold does nothing and returns the zero time. The
+// arithmetic ends at 2162-04-10 23:47 UTC, and a later time counts as that one.
 //
-// Queued requests never move forward. A turn inside the hold moves to the end of the
-// hold. A hold needs no bucket: it can be set while memory is full, or while the
-// bucket cannot be read.
+// Queued requests never move forward. A turn inside the hold moves to the end
+// of the hold. A hold needs no bucket: it can be set while memory is full, or
+// while the bucket cannot be read.
 //
 // The hold that Hold returns is durable, even if an earlier call put it in force
 // and its commit has not ended. After an error the earlier hold, or none, is in

@@ -57,9 +57,9 @@ type Limiter struct {
 //   - Now is the time by the clock of the decisions, which holds use too.
 //   - Bucket and Now spend nothing.
 //
-// For a test of a program, use New with a NewMemStore, and Options.Now for the time.
-// To force an answer, embed that Limiter in a struct of your own and replace Do,
-// with which the doors of this module decide.
+// For a test of a program, use New with a NewMemStore, and Options.Now for the
+// time. To force an answer, embed that Limiter in a struct of your own and
+// replace Do, with which the doors of this module decide.
 //
 // Deciders are compared with ==, so a Decider must be comparable, as a pointer
 // is.
@@ -80,9 +80,9 @@ var _ Decider = (*Limiter)(nil)
 // is no file, Open makes one with mode 0600. The Limiter locks the file until
 // Close. The errors are those of OpenBolt and New.
 //
-// With Options.SetAsideCorrupt, Open renames a corrupt file and makes a new one; the
-// buckets are full then. A file that was never stint's stays as it is, and the
-// error is ErrFormat.
+// With Options.SetAsideCorrupt, Open renames a corrupt file and makes a new
+// one; the buckets are full then. A file that was never stint's stays as it is,
+// and the error is ErrFormat.
 func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	o, err := opts.withDefaults()
 	if err != nil {

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fewResident is MaxResident of Limiters that have few buckets. By default a Limiter
-// has many more shards, which are most of what New allocates.
+// fewResident is MaxResident of Limiters that have few buckets. By default a
+// Limiter has many more shards, which are most of what New allocates.
 const fewResident = 1000
 
 // The Names of most tests.

@@ -77,22 +77,24 @@ var JustSpent = time.Unix(0, math.MaxInt64)
 
 // SpendAll decides several requests at one instant, and spends for all of them
 // or for none; no other call sees a part of it. It returns the strictest
-// decision, whose Key says which request it is about. A denial is stricter than a decision that allows. Among denials the
-// longest RetryAfter is the strictest, and otherwise the smallest Remaining. If
-// no request takes part in the decision, it allows. After an error, such as
-// ErrDuplicateKey, nothing was spent, except as Spend says of ErrNotDurable.
+// decision, whose Key says which request it is about. A denial is stricter than
+// a decision that allows. Among denials the longest RetryAfter is the
+// strictest, and otherwise the smallest Remaining. If no request takes part in
+// the decision, it allows. After an error, such as ErrDuplicateKey, nothing was
+// spent, except as Spend says of ErrNotDurable.
 func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 	err = l.all(context.Background(), reqs, &d, nil, opSpend)
 	return d, err
 }
 
-// Do is SpendAll that also puts the decision on reqs[i] into ds[i], and waits for
-// a commit only until ctx ends. A nil ds asks for the strictest decision only: for
-// one request, Do(ctx, []Request{key.Cost(1)}, nil). If
-// the strictest decision denies, nothing was spent, and the others are what Check
-// would return. After an error every decision is the zero one, which denies. Nothing
-// was spent, except that after ErrNotDurable the tokens of all requests may stay
-// spent. It is also an error if ds is shorter than reqs; ds stays as it is then.
+// Do is SpendAll that also puts the decision on reqs[i] into ds[i], and waits
+// for a commit only until ctx ends. A nil ds asks for the strictest decision
+// only: for one request, Do(ctx, []Request{key.Cost(1)}, nil). If the strictest
+// decision denies, nothing was spent, and the others are what Check would
+// return. After an error every decision is the zero one, which denies. Nothing
+// was spent, except that after ErrNotDurable the tokens of all requests may
+// stay spent. It is also an error if ds is shorter than reqs; ds stays as it is
+// then.
 //
 // ctx has no part in the decision, which is made even if ctx has ended: a client
 // that disconnects early spends all the same. If ctx ends before the commit, the
@@ -500,15 +502,15 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 }
 
 // DoEach decides each request by itself, and puts the decision on reqs[i] into
-// ds[i]. It makes most decisions at one instant, and the others a little
-// later. A key may come more than once: later requests see what earlier ones
-// spent. A request that fails leaves the zero Decision. The errors are joined, and each names its request. After an
-// ErrFull, later requests that need space in memory fail with it at once.
-// DoEach takes less time for each request than Spend. Requests that wait for
-// a commit wait for it together, until ctx ends, as in Do. If it fails, all of
-// them fail, and other answers on their keys may have counted tokens that were
-// returned since. If ds is shorter than reqs, DoEach decides nothing and returns an
-// error.
+// ds[i]. It makes most decisions at one instant, and the others a little later.
+// A key may come more than once: later requests see what earlier ones spent. A
+// request that fails leaves the zero Decision. The errors are joined, and each
+// names its request. After an ErrFull, later requests that need space in memory
+// fail with it at once. DoEach takes less time for each request than Spend.
+// Requests that wait for a commit wait for it together, until ctx ends, as in
+// Do. If it fails, all of them fail, and other answers on their keys may have
+// counted tokens that were returned since. If ds is shorter than reqs, DoEach
+// decides nothing and returns an error.
 func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) error {
 	if len(ds) < len(reqs) {
 		return fmt.Errorf("stint: DoEach: %d requests, and space for %d decisions", len(reqs), len(ds))

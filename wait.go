@@ -216,11 +216,12 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 //
 // If ctx would end before the turn, or if the queue is full, Wait fails at once
 // and takes nothing. The error then wraps context.DeadlineExceeded, or is
-// ErrQueueFull. If ctx ends while the request waits, its tokens are returned and the
-// error is that of ctx, as it also is if the disk or another process was slow:
-// rules.Client tells a quota that is used up from that. Wait also waits for a commit, up to Options.CommitTimeout, even if ctx ends. The
-// tokens are returned then, too: whenever Wait returns the error of ctx, nothing
-// stays spent, with the one exception below. Other errors are those of Reserve,
+// ErrQueueFull. If ctx ends while the request waits, its tokens are returned
+// and the error is that of ctx, as it also is if the disk or another process
+// was slow: rules.Client tells a quota that is used up from that. Wait also
+// waits for a commit, up to Options.CommitTimeout, even if ctx ends. The tokens
+// are returned then, too: whenever Wait returns the error of ctx, nothing stays
+// spent, with the one exception below. Other errors are those of Reserve,
 // without ErrCalendar.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and asks

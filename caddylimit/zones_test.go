@@ -168,9 +168,9 @@ func (s *site) metrics() string {
 	return string(text)
 }
 
-// Two directives are independent: a request that both hold to one zone spends twice
-// and is counted twice, and the placeholder says what is left, also if the zone bounds
-// requests in flight.
+// Two directives are independent: a request that both hold to one zone spends
+// twice and is counted twice, and the placeholder says what is left, also if
+// the zone bounds requests in flight.
 func TestNestedInFlight(t *testing.T) {
 	s := newSite(t)
 	const zone = "stint {\n\tzone all {\n\t\tlimit 5/10h\n\t\tin_flight 3\n\t}\n}\n"

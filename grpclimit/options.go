@@ -10,9 +10,9 @@ type Options struct {
 	// zero ClientAddress trusts no proxy.
 	Client httplimit.ClientAddress
 
-	// Exempt are methods that no rule applies to, as in the Pattern of a Rule. nil means
-	// health checks and both versions of server reflection. An empty slice means
-	// none.
+	// Exempt are methods that no rule applies to, as in the Pattern of a Rule. nil
+	// means health checks and both versions of server reflection. An empty slice
+	// means none.
 	Exempt []string
 
 	// FailOpen lets a call pass if the Limiter returns an error, instead of

@@ -5,7 +5,8 @@
 // beside it. The others are guests: they find the file locked, connect, and
 // decide through the owner. When the owner closes or dies, one of the guests
 // takes the file over, and the others connect to that one. A [Limiter] has the
-// methods of a [stint.Limiter] in both roles, without those that only the owner of a file needs.
+// methods of a [stint.Limiter] in both roles, without those that only the owner
+// of a file needs.
 //
 //	limiter, err := hostlimit.Open("quota.db", limits, nil)
 //

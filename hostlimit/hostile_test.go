@@ -559,8 +559,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// A hold delays reservations whose turn has come, too. Those that the guest has used
-// long ago must not take the places of others until the hold ends.
+// A hold delays reservations whose turn has come, too. Those that the guest has
+// used long ago must not take the places of others until the hold ends.
 func TestHoldAfterManyReservations(t *testing.T) {
 	var passed atomic.Int64
 	begun := time.Now()

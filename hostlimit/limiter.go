@@ -103,8 +103,8 @@ func (o distant) Allow(key stint.Key) bool {
 	return d.Allowed || err != nil && o.failOpen
 }
 
-// Allow is stint.Limiter.Allow. Options.LimiterOptions.FailOpen is the answer if Spend
-// returns an error.
+// Allow is stint.Limiter.Allow. Options.LimiterOptions.FailOpen is the answer
+// if Spend returns an error.
 func (l *Limiter) Allow(key stint.Key) bool { return (*l.front.Load()).Allow(key) }
 
 // Spend is stint.Limiter.Spend.

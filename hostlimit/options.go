@@ -9,7 +9,8 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// Options are the options of Open and Dial; nil or the zero value means the defaults.
+// Options are the options of Open and Dial; nil or the zero value means the
+// defaults.
 type Options struct {
 	// LimiterOptions are the options of the file while this process owns it. Its
 	// Durability and FailOpen apply to a guest, too. Open waits for up to

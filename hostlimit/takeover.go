@@ -100,9 +100,10 @@ func (l *Limiter) take() error {
 // If there is no file but an owner answers, the file was removed a moment ago,
 // and the owner is about to make it anew. If try made one, two processes would
 // have a file each, so it looks for an owner first. A new owner listens some
-// moments after it has opened the file. So try makes a file only after there was
-// none for l.missing, and waits longer if a socket has shown that an owner has
-// just gone. A file that is removed while try opens it counts as one that was there.
+// moments after it has opened the file. So try makes a file only after there
+// was none for l.missing, and waits longer if a socket has shown that an owner
+// has just gone. A file that is removed while try opens it counts as one that
+// was there.
 func (l *Limiter) try() (*backend, error) {
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond

@@ -6,7 +6,8 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Options configure the middleware of Middleware. The zero value is the safe choice.
+// Options configure the middleware of Middleware. The zero value is the safe
+// choice.
 type Options struct {
 	// Headers selects the fields that tell clients what they have left.
 	Headers Headers

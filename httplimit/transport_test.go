@@ -215,7 +215,8 @@ func TestTransportWait(t *testing.T) {
 	})
 }
 
-// A request of a blocked limit fails with a *rules.QuotaError, with and without Wait.
+// A request of a blocked limit fails with a *rules.QuotaError, with and without
+// Wait.
 func TestTransportBlocked(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	for _, wait := range []bool{false, true} {

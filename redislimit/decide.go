@@ -299,13 +299,13 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 }
 
 // Hold denies every request for the key before until, on all machines, even if
-// its bucket has tokens, and returns the end of the hold. Of the hold that is in
-// force and the new one the later stays. Release and Reset end a hold. If none is in
-// force, and until has passed, Hold returns the zero time. Other machines notice
-// within Options.RepeatDenials, unless the limit is Leased. A key without a limit
-// cannot be held, because nothing asks the server about it, unless rules remember
-// lock-outs under its id (httplimit.Rule.LockOutMax). Keys of Options.PlainKeys
-// cannot be held either.
+// its bucket has tokens, and returns the end of the hold. Of the hold that is
+// in force and the new one the later stays. Release and Reset end a hold. If
+// none is in force, and until has passed, Hold returns the zero time. Other
+// machines notice within Options.RepeatDenials, unless the limit is Leased. A
+// key without a limit cannot be held, because nothing asks the server about it,
+// unless rules remember lock-outs under its id (httplimit.Rule.LockOutMax).
+// Keys of Options.PlainKeys cannot be held either.
 func (l *Limiter) Hold(key stint.Key, until time.Time) (end time.Time, err error) {
 	return l.hold(script.Extend, key, until)
 }

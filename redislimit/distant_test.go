@@ -100,7 +100,8 @@ func TestDistant(t *testing.T) {
 					l, err := New(c, testLimits(t, stint.PerSecond(1_000_000)), &Options{Timeout: 100 * time.Millisecond})
 					require.NoError(t, err)
 					defer func() { require.NoError(t, l.Close()) }()
-					// Callers fail together, a few times in each load, so one round may have too many of them.
+					// Callers fail together, a few times in each load, so one round may have
+					// too many of them.
 					var plain, ours float64
 					for rounds := 1.0; ; rounds++ {
 						plain += c.load(lasting, func(stint.Key) error {

@@ -452,8 +452,8 @@ func TestSetLimitsWhileAway(t *testing.T) {
 	require.Equal(t, int64(1), d.Remaining)
 }
 
-// A request with UpTo and a small Limit of its own sees, and remembers, how empty the
-// bucket is by the configured limit.
+// A request with UpTo and a small Limit of its own sees, and remembers, how
+// empty the bucket is by the configured limit.
 func TestUpToWithLimitSees(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()

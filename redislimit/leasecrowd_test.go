@@ -205,9 +205,9 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkDebts has 60,000 debts at a server that is 20 ms away and comes back,
-// while 8 callers go on, each 1,000 times a second. It reports the longest call, and the time until all is
-// charged.
+// BenchmarkDebts has 60,000 debts at a server that is 20 ms away and comes
+// back, while 8 callers go on, each 1,000 times a second. It reports the
+// longest call, and the time until all is charged.
 func BenchmarkDebts(b *testing.B) {
 	const debts = 60_000
 	for b.Loop() {

@@ -50,7 +50,8 @@ func TestTurnRefund(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				limits, err := stint.NewLimits(stint.Names{ofA: {Label: "a", Limit: limit}})
 				require.NoError(t, err)
-				// Without a flush each second, because the clock of the bubble goes on for an hour.
+				// Without a flush each second, because the clock of the bubble goes on for
+				// an hour.
 				lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
 				require.NoError(t, err)
 				defer lim.Close()

@@ -203,8 +203,9 @@ func (p *Pass[R, O]) show(a *part[R, O], decision *stint.Decision) {
 	a.Decision.Decision = *decision
 }
 
-// takeOut gives d the state of the bucket without the spend. d is the decision of a
-// CheckOnly request: if it allows, it has the state that a spend of cost would leave.
+// takeOut gives d the state of the bucket without the spend. d is the decision
+// of a CheckOnly request: if it allows, it has the state that a spend of cost
+// would leave.
 func takeOut(d *stint.Decision, cost int64) {
 	if !d.Allowed || d.Limit.Count <= 0 {
 		return

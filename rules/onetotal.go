@@ -148,8 +148,8 @@ func shareTotal(limits *stint.Limits, reqs []stint.Request) bool {
 	return false
 }
 
-// refundTogether is Decider.Refund, and refunds one after the other if requests took from one
-// total.
+// refundTogether is Decider.Refund, and refunds one after the other if requests
+// took from one total.
 func refundTogether(lim stint.Decider, reqs ...stint.Request) (d stint.Decision, err error) {
 	if len(reqs) == 0 {
 		return d, nil

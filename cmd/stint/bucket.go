@@ -109,9 +109,9 @@ func (b *bucket) state() string {
 	return s
 }
 
-// lockedOut returns the id whose lock-outs a rule of httplimit or grpclimit remembers
-// by a hold on another id, and "" if the hold only says how long the last of them was.
-// Such holds deny no request.
+// lockedOut returns the id whose lock-outs a rule of httplimit or grpclimit
+// remembers by a hold on another id, and "" if the hold only says how long the
+// last of them was. Such holds deny no request.
 func lockedOut(id string) (of string, ok bool) {
 	const suffix = " lock-outs"
 	if of, ok = strings.CutSuffix(id, suffix); strings.HasSuffix(of, suffix) {

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A log of each server in testdata/logs is recognized, and read with the addresses of
-// the clients. Each has three requests of one client, two of another, and one of a
-// client with IPv6. stderr says how it is read.
+// A log of each server in testdata/logs is recognized, and read with the
+// addresses of the clients. Each has three requests of one client, two of
+// another, and one of a client with IPv6. stderr says how it is read.
 func TestReplayFormats(t *testing.T) {
 	for name, said := range map[string][]string{
 		"alb":        {"read as --lines alb"},

@@ -25,9 +25,9 @@ import (
 	"github.com/stint-go/stint/internal/testlength"
 )
 
-// TestScripts runs the files in testdata/script. In them, "status 0 stint" runs the
-// command in this process, at a tenth of the cost of "exec stint", which runs it in a
-// process of its own. Each script has a home of its own.
+// TestScripts runs the files in testdata/script. In them, "status 0 stint" runs
+// the command in this process, at a tenth of the cost of "exec stint", which
+// runs it in a process of its own. Each script has a home of its own.
 func TestScripts(t *testing.T) {
 	heedSignals()
 	scripts, err := filepath.Abs("testdata/script") // runHere changes the directory
@@ -99,7 +99,8 @@ func expectStatus(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// here is held while a script has the directory and the environment of this process.
+// here is held while a script has the directory and the environment of this
+// process.
 var here sync.Mutex
 
 // runHere runs the command in this process, and returns its exit status.

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// What CL.THROTTLE costs without the system calls: one or 16 keys of 100,000 in each read.
+// What CL.THROTTLE costs without the system calls: one or 16 keys of 100,000 in
+// each read.
 func BenchmarkServeThrottle(b *testing.B) {
 	var now atomic.Int64
 	now.Store(time.Now().UnixNano())

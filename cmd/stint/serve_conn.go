@@ -161,9 +161,9 @@ func (c *serveConn) size() int {
 	return n
 }
 
-// Once the server ends, firstCommand is how long it waits for the first command of a
-// connection since it was accepted, and lastCommands how long it reads what a
-// client over TCP has sent.
+// Once the server ends, firstCommand is how long it waits for the first command
+// of a connection since it was accepted, and lastCommands how long it reads
+// what a client over TCP has sent.
 const (
 	firstCommand = time.Second
 	lastCommands = 20 * time.Millisecond

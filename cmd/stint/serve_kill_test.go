@@ -125,7 +125,8 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 	require.Equal(t, 0, s.end(t))
 }
 
-// twoFlushes returns after two flushes. Traffic runs, so each has something to save.
+// twoFlushes returns after two flushes. Traffic runs, so each has something to
+// save.
 func twoFlushes(t *testing.T, db string) {
 	owner, err := hostlimit.Dial(db, nil, &hostlimit.Options{TakeoverTimeout: time.Minute})
 	require.NoError(t, err)

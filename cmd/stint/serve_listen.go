@@ -196,9 +196,9 @@ func answers(path string) bool {
 	return true
 }
 
-// bindPrivate binds a socket under another name, gives it its owner and mode, and
-// then its name: no other process can connect in between, and a socket that a killed
-// server left is replaced.
+// bindPrivate binds a socket under another name, gives it its owner and mode,
+// and then its name: no other process can connect in between, and a socket that
+// a killed server left is replaced.
 func bindPrivate(path string, gid int) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 		return nil, fmt.Errorf("%s is there, and no socket: name another with --listen", path)

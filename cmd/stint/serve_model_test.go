@@ -56,7 +56,8 @@ func (c *cell) throttle(now int64, key string, burst, count, period, quantity in
 		if r.fast {
 			r.remaining = max(0, left) / interval
 		} else {
-			// Without max this is redis-cell's: -1 for some time after a limit was made smaller.
+			// Without max this is redis-cell's: -1 for some time after a limit was made
+			// smaller.
 			r.remaining = max(0, int64(float64(left/1000)/float64(interval/1000)))
 		}
 	}

@@ -453,7 +453,8 @@ func TestServeLimits(t *testing.T) {
 	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
 }
 
-// The times of a Blocked limit have no end, and are -1. The longest hold is a number.
+// The times of a Blocked limit have no end, and are -1. The longest hold is a
+// number.
 func TestServeBlocked(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
@@ -788,9 +789,9 @@ func passSockets(t *testing.T, cmd *exec.Cmd, sockets ...*os.File) {
 	cmd.ExtraFiles = sockets
 }
 
-// While servers end and begin, with sockets that systemd keeps, clients that connect
-// for one command always get a reply, and so do those that stay on a Unix socket if
-// they could send.
+// While servers end and begin, with sockets that systemd keeps, clients that
+// connect for one command always get a reply, and so do those that stay on a
+// Unix socket if they could send.
 func TestServeRestarts(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("systemd is of Linux")

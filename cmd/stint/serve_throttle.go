@@ -72,7 +72,8 @@ func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
 	case quantity < 0:
 		return t, throttleError + "quantity must not be negative"
 	}
-	// As redis-cell computes it: the time of a token is a float's, cut to a nanosecond.
+	// As redis-cell computes it: the time of a token is a float's, cut to a
+	// nanosecond.
 	var interval int64
 	if count > 0 && period <= longestPeriod {
 		interval = int64(float64(period*int64(time.Second)) / float64(count))

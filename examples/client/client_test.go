@@ -36,7 +36,8 @@ func runs(t *testing.T, args ...string) (said string, code int) {
 	return string(out), 0
 }
 
-// threeAnHour is a server that allows three requests an hour, and counts those that reach it.
+// threeAnHour is a server that allows three requests an hour, and counts those
+// that reach it.
 func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 	t.Helper()
 	limits, err := stint.NewLimits(stint.Names{1: {Label: "hourly", Limit: stint.PerHour(3)}})

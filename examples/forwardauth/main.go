@@ -1,8 +1,8 @@
 // Command forwardauth answers the question that a reverse proxy can ask before
 // it forwards a request: may this one pass? It works with nginx (auth_request),
-// HAProxy (Lua), Traefik (ForwardAuth) and Caddy (forward_auth), and keeps the limits of any
-// program behind them, whatever it is written in. docs/production.md has the
-// lines for each proxy.
+// HAProxy (Lua), Traefik (ForwardAuth) and Caddy (forward_auth), and keeps the
+// limits of any program behind them, whatever it is written in.
+// docs/production.md has the lines for each proxy.
 //
 //	go run ./examples/forwardauth -limit 100/1m
 package main

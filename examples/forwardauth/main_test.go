@@ -70,9 +70,10 @@ func TestAnswers(t *testing.T) {
 	require.Regexp(t, `^1[78]\d\d$`, retryAfter) // half an hour
 }
 
-// asks runs a proxy that asks before it forwards a request, with the files beside this
-// one after replacements, and returns two addresses at which it listens, the second for
-// HTTP/2. Arguments and replacements may name these, and the directory as DIR.
+// asks runs a proxy that asks before it forwards a request, with the files
+// beside this one after replacements, and returns two addresses at which it
+// listens, the second for HTTP/2. Arguments and replacements may name these,
+// and the directory as DIR.
 func asks(t *testing.T, command []string, files []string, replacements map[string]string) (address, http2 string) {
 	t.Helper()
 	program, err := exec.LookPath(command[0])
@@ -120,10 +121,10 @@ func asks(t *testing.T, command []string, files []string, replacements map[strin
 	}
 }
 
-// nginx and HAProxy ask before they forward a request. They replace what the client
-// says of its address. A denied WebSocket gets the status in place of 101, a denied
-// stream of events gets it in place of the stream, and over HTTP/2 the denial ends the
-// request and not the connection.
+// nginx and HAProxy ask before they forward a request. They replace what the
+// client says of its address. A denied WebSocket gets the status in place of
+// 101, a denied stream of events gets it in place of the stream, and over
+// HTTP/2 the denial ends the request and not the connection.
 func TestProxies(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

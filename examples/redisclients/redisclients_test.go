@@ -206,8 +206,9 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// A refused connection is ErrAway: nothing was sent. With the pool's own number of
-// dialer retries, Timeout ends before the pool gives up, and the error is ErrNoAnswer.
+// A refused connection is ErrAway: nothing was sent. With the pool's own number
+// of dialer retries, Timeout ends before the pool gives up, and the error is
+// ErrNoAnswer.
 func TestRefusedConnection(t *testing.T) {
 	addr, _, stop := start()
 	stop()

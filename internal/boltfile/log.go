@@ -97,8 +97,8 @@ func (f *File) OpenLog(tx *bolt.Tx) ([]format.Record, error) {
 
 var regions = sync.Pool{New: func() any { return new([format.LogSize]byte) }}
 
-// noLog is the value of an empty log. bbolt reads it, and nothing writes to it, so it
-// takes no memory.
+// noLog is the value of an empty log. bbolt reads it, and nothing writes to it,
+// so it takes no memory.
 var noLog [format.LogSkip + format.LogSize]byte
 
 // MakeLog gives the file a log if it has none. If that fails, the file has no

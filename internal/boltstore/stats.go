@@ -31,7 +31,8 @@ type stats struct {
 	broken                          activity // calls of a broken file
 }
 
-// activity counts the successes of one kind of maintenance, and keeps its last failure.
+// activity counts the successes of one kind of maintenance, and keeps its last
+// failure.
 type activity struct {
 	n int64
 	since.Failure

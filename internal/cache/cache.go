@@ -36,10 +36,11 @@ func New(o Options, limits Limits) *Cache {
 	return c
 }
 
-// Begin lets the clock go on from the store's time if the wall clock is wrong, and
-// puts the holds of the store in force. If the clock was ahead when the buckets were
-// saved, and is believed now, it moves the holds and the buckets of names back: see
-// moveBack. wrong is how far off a wall clock is that is not believed.
+// Begin lets the clock go on from the store's time if the wall clock is wrong,
+// and puts the holds of the store in force. If the clock was ahead when the
+// buckets were saved, and is believed now, it moves the holds and the buckets
+// of names back: see moveBack. wrong is how far off a wall clock is that is not
+// believed.
 func (c *Cache) Begin(names []uint16, move MoveFunc) (wrong time.Duration, err error) {
 	wrong, back, err := c.flusher.store.BeginClock(c.flusher.clock)
 	if err = errors.Join(err, c.restoreHolds()); err != nil {
@@ -203,8 +204,8 @@ func (c *Cache) Health() []error {
 	return errs
 }
 
-// MoveFunc returns where the TAT of a bucket moves to, or false if it stays. back is
-// the earlier TAT, or 0 if that has passed.
+// MoveFunc returns where the TAT of a bucket moves to, or false if it stays.
+// back is the earlier TAT, or 0 if that has passed.
 type MoveFunc func(key Key, tat, back int64) (to int64, moves bool)
 
 // moveBack moves all holds, and the buckets of names, back in time, because the

@@ -171,9 +171,10 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 	return in
 }
 
-// Cancel takes a turn out of the queue of a bucket, if it has not come, and reports
-// whether it was charged before. It was not if a reset has emptied the queue. If the
-// level is Leased or Synced, the caller waits for the commit that Cancel returns.
+// Cancel takes a turn out of the queue of a bucket, if it has not come, and
+// reports whether it was charged before. It was not if a reset has emptied the
+// queue. If the level is Leased or Synced, the caller waits for the commit that
+// Cancel returns.
 func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in *Batch) {
 	s, h := c.shardOf(key)
 	s.Lock()
@@ -215,9 +216,9 @@ func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	return in
 }
 
-// HoldLocked puts the end of a hold, and returns it with the commit that makes it
-// durable, or with nil if there is nothing to change. If extend is set, a later hold
-// stays, and an end that has passed is none.
+// HoldLocked puts the end of a hold, and returns it with the commit that makes
+// it durable, or with nil if there is nothing to change. If extend is set, a
+// later hold stays, and an end that has passed is none.
 func (c *Cache) HoldLocked(ch *Change, end int64, extend bool) (until int64, in *Batch) {
 	s, now := ch.Shard, c.flusher.clock.Now()
 	held := int64(0)
@@ -388,8 +389,9 @@ func (c *committer) putHoldLocked(in *Batch, ch *Change, g *Gate) {
 	g.commits++
 }
 
-// Await waits for a commit. It returns nil or ErrNotDurable, also when ctx ends. The
-// caller has waited since begun, which counts towards Options.Timeout.
+// Await waits for a commit. It returns nil or ErrNotDurable, also when ctx
+// ends. The caller has waited since begun, which counts towards
+// Options.Timeout.
 func (c *Cache) Await(ctx context.Context, begun time.Time, in *Batch) error {
 	err := in.Await(begun, ctx.Done())
 	switch {

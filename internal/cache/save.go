@@ -200,9 +200,9 @@ type sharedFlush struct {
 	err  error // valid once done is closed
 }
 
-// flush returns a flush that has not begun, or the one under way if that will do. At
-// most one is under way and one is next, however many calls come while a disk
-// hangs.
+// flush returns a flush that has not begun, or the one under way if that will
+// do. At most one is under way and one is next, however many calls come while a
+// disk hangs.
 func (s *shared) flush(underWay bool) *sharedFlush {
 	s.mu.Lock()
 	defer s.mu.Unlock()

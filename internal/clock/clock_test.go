@@ -122,7 +122,8 @@ func testStopped(t *testing.T, at, boot string, stopped int) {
 }
 
 // A process that is stopped once between its readings does not begin late: the
-// next process of the file, which is not, would give the difference to every bucket.
+// next process of the file, which is not, would give the difference to every
+// bucket.
 func TestStoppedOnce(t *testing.T) {
 	for _, at := range []string{"before the wall clock", "after the wall clock", "at the machine time"} {
 		t.Run(at, func(t *testing.T) {

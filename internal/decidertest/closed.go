@@ -22,8 +22,9 @@ type call struct {
 }
 
 // caseClosedUnder closes a Decider while other goroutines call it. Each call
-// returns its usual answer or ErrClosed, unless its answer is lost, and none hangs. A Decider with the same
-// buckets then knows everything that the answers said.
+// returns its usual answer or ErrClosed, unless its answer is lost, and none
+// hangs. A Decider with the same buckets then knows everything that the answers
+// said.
 func caseClosedUnder(e *env) {
 	for range testlength.Of(5, 1) {
 		limits := limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: {Burst: 1e9, Count: 1e9, Period: 24 * time.Hour}}))

@@ -260,7 +260,8 @@ type jsonLines struct {
 	note   func(string)
 }
 
-// otherNames are the fields in which servers log what other formats call ip and time.
+// otherNames are the fields in which servers log what other formats call ip and
+// time.
 var otherNames = map[string][]string{
 	"ip": {"client_ip", "remote_ip", "remote_addr", "ClientHost", "request.client_ip", "request.remote_ip",
 		"httpRequest.remoteIp", "downstream_remote_address", "clientip", "client"},

@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// maxLine is the length in bytes of the longest line. Servers cut a request at a few
-// KiB.
+// maxLine is the length in bytes of the longest line. Servers cut a request at
+// a few KiB.
 const maxLine = 1 << 20
 
 // byteOrderMark begins a file that some editors and Windows programs write.

@@ -12,9 +12,10 @@ import (
 // FormatNames are the formats that have a name.
 var FormatNames = []string{"access", "alb", "envoy", "haproxy", "json", "s3", "syslog", "w3c"}
 
-// servers are the formats of servers whose lines a regular expression describes, as
-// their manuals do: AWS load balancers and S3, Envoy's default and HAProxy's httplog.
-// The address that Envoy logs is the last one of X-Forwarded-For, which it added.
+// servers are the formats of servers whose lines a regular expression
+// describes, as their manuals do: AWS load balancers and S3, Envoy's default
+// and HAProxy's httplog. The address that Envoy logs is the last one of
+// X-Forwarded-For, which it added.
 var servers = map[string]*regexp.Regexp{
 	"alb": regexp.MustCompile(`^(?:https?|h2|grpcs?|wss?) (?P<time>\S+Z) \S+ (?P<ip>\S+):[0-9]+ ` +
 		`\S+ \S+ \S+ \S+ \S+ \S+ \S+ \S+ "(?P<method>\S+) (?:\w+://[^/ ]*)?(?P<path>[^ ?]*)`),
@@ -117,8 +118,8 @@ func recognize(text []byte) string {
 	return ""
 }
 
-// kubernetes returns a line without what the logs of containers have before it, such
-// as "2026-03-01T09:00:01.5Z stdout F ".
+// kubernetes returns a line without what the logs of containers have before it,
+// such as "2026-03-01T09:00:01.5Z stdout F ".
 func kubernetes(text []byte) []byte {
 	return text[len(containerPrefix.Find(text)):]
 }

@@ -264,8 +264,8 @@ func TestLeap(t *testing.T) {
 	}
 }
 
-// EvictSteps calls of Evict get to all slots, also in a shard with groups of several
-// slots. A removal may move a bucket to a window that is done.
+// EvictSteps calls of Evict get to all slots, also in a shard with groups of
+// several slots. A removal may move a bucket to a window that is done.
 func TestEvictEach(t *testing.T) {
 	for _, n := range []int{1, 100, 3000, 40_000} {
 		r := newRig(0)

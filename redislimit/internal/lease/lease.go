@@ -219,9 +219,9 @@ func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waite
 	return decided
 }
 
-// leave removes a caller that waits no longer. It returns true if the caller is part
-// of the question under way: then the server may grant its tokens, which join
-// the lease.
+// leave removes a caller that waits no longer. It returns true if the caller is
+// part of the question under way: then the server may grant its tokens, which
+// join the lease.
 func (b *lease) leave(w *waiter) (asked bool) {
 	i := slices.Index(b.waiting, w)
 	if w.gone = true; i >= 0 && i < b.asking {

@@ -186,8 +186,9 @@ func thousands(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// TestScale prints the table of docs/redis.md, and at full length holds its rows: machines with leases of one limit of
-// a million a minute, 1 ms away. The bucket is empty at first.
+// TestScale prints the table of docs/redis.md, and at full length holds its
+// rows: machines with leases of one limit of a million a minute, 1 ms away. The
+// bucket is empty at first.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	sizes := []int{10, 100}

@@ -157,8 +157,8 @@ func timeOf(reply any) (micros int64, ok bool) {
 }
 
 // ClockAhead returns the time of the node whose clock differs most from this
-// machine's, less this machine's. Until the first call it is also how Time knows the
-// server's time.
+// machine's, less this machine's. Until the first call it is also how Time
+// knows the server's time.
 func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error) {
 	if s.Now != nil {
 		return 0, nil
