@@ -225,7 +225,7 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // without ErrCalendar.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and asks
-// each second whether there are tokens earlier. Callers of Wait come first, first
+// each minute whether there are tokens earlier. Callers of Wait come first, first
 // served among themselves.
 // Spend does not queue behind them: what is left of a period would be lost.
 //
@@ -355,7 +355,7 @@ func (ls *lines) leave(key Key, turn chan struct{}) {
 // lookEvery is how long the first in a line sleeps at most. Tokens may come before
 // the period ends: a larger limit, a hold that is released, a refund, a commit that
 // failed.
-const lookEvery = time.Second
+const lookEvery = time.Minute
 
 // waitForPeriod is wait for a quota that follows the calendar.
 func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64, err error) {
