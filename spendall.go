@@ -140,6 +140,12 @@ func (l *Limiter) Refund(reqs ...Request) (d Decision, err error) {
 // written is slow: it reads larger pieces than were written, so the processor
 // waits until these have reached its cache.
 func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
+	if op == opSpend && len(reqs) == 1 && l.fastPathOne(&reqs[0], d) {
+		if ds != nil {
+			ds[0] = *d
+		}
+		return nil
+	}
 	if op == opSpend && l.fastPathAll(reqs, d, ds) {
 		return nil
 	}
@@ -152,6 +158,12 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 		return l.failed(key, err)
 	}
 	return nil
+}
+
+// fastPathOne is fastPath for a request that is alone, with the lane of a hot
+// bucket. It reports whether it decided.
+func (l *Limiter) fastPathOne(r *Request, d *Decision) bool {
+	return r.Mode == CheckAndSpend && r.Limit.isZero() && l.fastPath(r.Key, r.Cost, opSpend, d) != fastDeclined
 }
 
 // submitAll decides on requests together. It returns the commit that the answer
