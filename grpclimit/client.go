@@ -140,7 +140,7 @@ type clientStream struct {
 	client *client
 	turn   *rules.Turn
 	done   func(cost int64)
-	one    bool // the server sends one message, after which nobody asks for the status
+	one    bool // the server sends one message, and gRPC does not receive again for the status
 	once   sync.Once
 }
 

@@ -292,8 +292,8 @@ func TestClientSettle(t *testing.T) {
 	assert.EqualValues(t, 80, left(t, lim, perKey.Key("k")))
 }
 
-// A stream with one reply that succeeds ends the doubling of holds, though nobody
-// asks for its status.
+// A stream with one reply that succeeds ends the doubling of holds, although gRPC
+// does not receive again for its status.
 func TestClientStreamWithOneReply(t *testing.T) {
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1000)})
 	s := &collecting{}

@@ -20,8 +20,8 @@ import (
 //
 // Pattern is the full method, such as "/pkg.Service/Method", all methods of a
 // service, as in "/pkg.Service/*", or "" for every call. With "received" or "sent"
-// before the method, the rule is not for calls, but for each message that the
-// server receives or sends in a stream: "received /chat.Chat/*", or "received" for
+// before the method, the rule applies to each message that the server receives or
+// sends in a stream, and not to calls: "received /chat.Chat/*", or "received" for
 // all streams. A denied message ends the stream. Such a rule has no Count, Refund,
 // Settle or InFlight, which are for whole calls.
 type Rule = rules.Rule[Call, codes.Code]

@@ -114,7 +114,7 @@ func (c *Cache) Load(name uint16, id string) (tat int64, err error) {
 
 // Held calls f with each bucket that is held or has a queue, until f returns false:
 // with the end of its hold, or 0, and how many requests wait. No shard is locked
-// meanwhile. After Close there is none.
+// while f runs. After Close it is not called.
 func (c *Cache) Held(f func(key Key, until int64, waiting int) bool) {
 	type held struct {
 		key     Key
