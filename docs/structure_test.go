@@ -69,7 +69,7 @@ var allowedImports = map[string][]string{
 	"storetest":               {"."},
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
-	"rules":                   {".", "internal/hold"},
+	"rules":                   {".", "internal/hold", "internal/spell"},
 	"httplimit":               {".", "rules"},
 	"netlimit":                {".", "rules"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},

@@ -55,10 +55,13 @@ type ClientAddress struct {
 func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 	c = c.withDefaults()
 	return func(r *http.Request) (stint.Key, error) {
-		addr, unix := c.of(r)
+		addr, peer, unix := c.of(r)
 		switch {
 		case addr.Is4():
-			return name.Key(asText(addr, r.RemoteAddr)), nil
+			if host, _, _ := strings.Cut(r.RemoteAddr, ":"); peer && strings.Contains(host, ".") {
+				return name.Key(host), nil // netip reads no other spelling
+			}
+			return name.Key(addr.String()), nil
 		case addr.IsValid():
 			return name.Prefix(addr, 32, c.IPv6Bits), nil
 		case unix:
@@ -75,7 +78,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 // address. Of panics if IPv6Bits is out of range.
 func (c ClientAddress) Of(r *http.Request) netip.Addr {
 	c = c.withDefaults()
-	addr, _ := c.of(r)
+	addr, _, _ := c.of(r)
 	return addr
 }
 
@@ -101,15 +104,16 @@ func (c ClientAddress) withDefaults() ClientAddress {
 	return c
 }
 
-// of returns the client's address. If the request came over a Unix socket that
-// is not trusted, or whose field has no address, unix is true instead.
-func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
+// of returns the client's address. peer is true if it is that of RemoteAddr. If the
+// request came over a Unix socket that is not trusted, or whose field has no
+// address, unix is true instead.
+func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, peer, unix bool) {
 	if isUnix(r.Context()) {
 		if !c.TrustUnix {
-			return netip.Addr{}, true
+			return netip.Addr{}, false, true
 		}
-	} else if addr, _ = parseNode(r.RemoteAddr); !c.trusts(addr) {
-		return addr, false
+	} else if addr, peer = parseNode(r.RemoteAddr); !c.trusts(addr) {
+		return addr, peer, false
 	}
 	for entry := range fromRight(r.Header[c.Field], c.Field == "Forwarded") {
 		if entry = strings.Trim(entry, " \t"); entry == "" { // RFC 9110, 5.6.1
@@ -119,12 +123,12 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, unix bool) {
 		if !ok {
 			break
 		}
-		addr = said
+		addr, peer = said, false
 		if !c.trusts(addr) {
 			break
 		}
 	}
-	return addr, !addr.IsValid()
+	return addr, peer, !addr.IsValid()
 }
 
 func (c *ClientAddress) trusts(addr netip.Addr) bool {
@@ -141,17 +145,6 @@ func (c *ClientAddress) trusts(addr netip.Addr) bool {
 func isUnix(ctx context.Context) bool {
 	_, ok := ctx.Value(http.LocalAddrContextKey).(*net.UnixAddr)
 	return ok
-}
-
-// asText returns an IPv4 address as text. If remote begins with that text, it
-// returns that part of remote, without an allocation.
-func asText(addr netip.Addr, remote string) string {
-	var room [len("255.255.255.255")]byte
-	text := addr.AppendTo(room[:0])
-	if n := len(text); n <= len(remote) && remote[:n] == string(text) {
-		return remote[:n]
-	}
-	return string(text)
 }
 
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }

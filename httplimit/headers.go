@@ -93,15 +93,25 @@ func (m *middleware) writeStandard(h http.Header, p *pass) {
 	if len(states) == 0 {
 		return
 	}
-	fields := m.fields.Load()
-	if fields == nil || fields[0] != string(policies) || fields[1] != string(states) {
+	h[policyField], h[stateField] = m.values(policies, states, denied)
+}
+
+// values returns the values of the fields. Most responses have the policy of the
+// last denial, and many denials its state too: they share its strings.
+func (m *middleware) values(policies, states []byte, denied bool) (policy, state []string) {
+	last := m.fields.Load()
+	fields := last
+	switch {
+	case last == nil || last[0] != string(policies):
 		both := string(append(policies, states...))
 		fields = &[2]string{both[:len(policies)], both[len(policies):]}
-		if denied {
-			m.fields.Store(fields)
-		}
+	case last[1] != string(states):
+		fields = &[2]string{last[0], string(states)}
 	}
-	h[policyField], h[stateField] = fields[:1:1], fields[1:]
+	if fields != last && (denied || last == nil) {
+		m.fields.Store(fields)
+	}
+	return fields[:1:1], fields[1:]
 }
 
 // tells reports whether this middleware writes a decision of another one into its
@@ -115,14 +125,15 @@ func appendFields(policies, states []byte, a shown) ([]byte, []byte) {
 	if len(states) > 0 {
 		policies, states = append(policies, ", "...), append(states, ", "...)
 	}
+	before := len(policies)
 	policies = appendString(policies, a.Label)
+	states = append(states, policies[before:]...)
 	policies = appendInt(append(policies, quotaParam...), a.quota())
 	if a.concurrent() {
 		policies = append(policies, concurrentUnit...)
 	} else {
 		policies = appendInt(append(policies, windowParam...), seconds(a.window()))
 	}
-	states = appendString(states, a.Label)
 	left, window := a.state()
 	states = appendInt(append(states, leftParam...), left)
 	states = appendInt(append(states, resetParam...), window)
@@ -169,17 +180,21 @@ func (m *middleware) writeStrictest(h http.Header, p *pass, prefix string) {
 // ASCII are percent-encoded, and so is the percent sign.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
+	copied := 0
 	for i := range len(s) {
-		switch c := s[i]; {
-		case c < ' ' || c > '~' || c == '%':
-			b = append(b, '%', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
-		case c == '"' || c == '\\':
+		c := s[i]
+		if c >= ' ' && c <= '~' && c != '%' && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, s[copied:i]...)
+		copied = i + 1
+		if c == '"' || c == '\\' {
 			b = append(b, '\\', c)
-		default:
-			b = append(b, c)
+		} else {
+			b = append(b, '%', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
 		}
 	}
-	return append(b, '"')
+	return append(append(b, s[copied:]...), '"')
 }
 
 // appendInt appends an Integer of RFC 9651, which has at most 15 digits.

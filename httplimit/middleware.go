@@ -74,7 +74,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	p, d, err := m.door.Begin(r)
 	switch {
 	case err != nil:
-		answer(w, r, problemOf(err))
+		forgetContent(w.Header())
+		problemOf(err).answer(w, r)
 		return
 	case p == nil:
 		next.ServeHTTP(w, r)
@@ -88,15 +89,15 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		defer keepFiles(r, inner)
 	}
 	defer p.Leave()
-	m.writeFields(w, p)
-	switch {
-	case !d.Allowed:
+	if !d.Allowed {
 		m.deny(w, inner, p, d)
-	case p.Changes():
-		m.await(w, inner, p, next)
-	default:
-		next.ServeHTTP(w, inner)
+		return
 	}
+	if m.writeFields(w, p); p.Changes() {
+		m.await(w, inner, p, next)
+		return
+	}
+	next.ServeHTTP(w, inner)
 }
 
 // await runs the handler, and tells the rules its status.

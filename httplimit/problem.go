@@ -57,6 +57,10 @@ func problemOf(err error) *problem {
 
 // deny answers a request that a rule has denied.
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d stint.Decision) {
+	if m.opts.Denied == nil {
+		forgetContent(w.Header())
+	}
+	m.writeFields(w, p)
 	after := max(1, seconds(d.RetryAfter))
 	if d.RetryAfter == math.MaxInt64 { // stint.Blocked
 		after = 0
@@ -83,7 +87,7 @@ func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d sti
 		w.Header()["Retry-After"] = last.field
 	}
 	if m.opts.Denied == nil {
-		answer(w, r, &last.problem)
+		last.answer(w, r)
 		return
 	}
 	m.opts.Denied(w, r, d)
@@ -132,12 +136,18 @@ const problemHTML = `<!doctype html>
 // Values of fields that all answers share.
 var noStore, problemType = []string{"no-store"}, []string{"application/problem+json"}
 
-// answer writes a problem as JSON, HTML or text, as the client prefers.
-func answer(w http.ResponseWriter, r *http.Request, p *problem) {
-	h := w.Header()
+// forgetContent removes what other middleware has said about the response of the
+// handler. It comes before other fields, because it costs nothing if there are
+// none.
+func forgetContent(h http.Header) {
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
+}
+
+// answer writes a problem as JSON, HTML or text, as the client prefers.
+func (p *problem) answer(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
 	title, kind, body := http.StatusText(p.status), problemType, p.json
 	switch preferred(r.Header["Accept"]) {
 	case "text/html":

@@ -133,7 +133,9 @@ func (u *unlimited) Limits() *stint.Limits { return u.limits }
 
 func (u *unlimited) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	d := stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}
-	ds[0] = d // of the one rule
+	for i := range ds {
+		ds[i] = d
+	}
 	return d, nil
 }
 

@@ -99,10 +99,10 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		default:
 			return err
 		}
-		d, err = askOne(context.Background(), lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
+		d, err = ask(context.Background(), lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
 	} else {
 		t.spent = lim.Now()
-		if d, err = askOne(context.Background(), lim, t.key.Cost(t.cost)); d.Allowed {
+		if d, err = ask(context.Background(), lim, t.key.Cost(t.cost)); d.Allowed {
 			return err
 		}
 		if d.Limit.IsBlocked() {
@@ -229,11 +229,11 @@ func (c *Client) endBackOff(t *Turn) error {
 	if !ok {
 		return nil
 	}
-	d, err := askOne(context.Background(), c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
+	d, err := ask(context.Background(), c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
 	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
 	back := int64(last.total / d.Limit.Interval())
-	_, err = askOne(context.Background(), c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
+	_, err = ask(context.Background(), c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
 	return err
 }

@@ -28,7 +28,7 @@ type part[R Request, O any] struct {
 //
 // decide waits for a place, and for a commit, until the context ends. After that no
 // client reads the answer, and the tokens stay spent if the commit succeeds.
-func (p *Pass[R, O]) decide() (stint.Decision, error) {
+func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
 	d := p.door
 	for i := range p.parts {
 		if a := &p.parts[i]; a.InFlight.Limit != 0 && !a.enter(p.Context, d.lim) {
@@ -39,7 +39,11 @@ func (p *Pass[R, O]) decide() (stint.Decision, error) {
 	if d.stamps {
 		p.stamp()
 	}
-	strictest, err := p.spend()
+	if len(p.parts) == 1 && p.parts[0].decides() {
+		strictest, err = p.spendOne(&p.parts[0])
+	} else {
+		strictest, err = p.spend()
+	}
 	if err != nil {
 		return stint.Decision{}, err
 	}
@@ -113,7 +117,8 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 	defer q.free()
 	for i := range p.parts {
 		if a := &p.parts[i]; a.decides() {
-			q.reqs = append(q.reqs, a.request())
+			q.reqs = append(q.reqs, stint.Request{})
+			a.request(&q.reqs[len(q.reqs)-1])
 		}
 	}
 	if len(q.reqs) == 0 {
@@ -134,20 +139,34 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 	return strictest, nil
 }
 
-// request returns what a rule asks the Limiter for.
-func (a *part[R, O]) request() stint.Request {
-	req := stint.Request{Key: a.RuleKey, Cost: a.Cost}
+// spendOne is spend for the only rule of a pass.
+func (p *Pass[R, O]) spendOne(a *part[R, O]) (stint.Decision, error) {
+	var req [1]stint.Request // filled in place: a copy of what was just written takes 20 ns
+	a.request(&req[0])
+	d, err := ask(p.Context, p.door.lim, req[:]...)
+	if err == nil {
+		p.decided(a, &d, d.Allowed)
+	}
+	return d, err
+}
+
+// request fills in what a rule asks the Limiter for.
+func (a *part[R, O]) request(req *stint.Request) {
+	req.Key, req.Cost = a.RuleKey, a.Cost
 	if a.rule.Count != nil {
 		req.Mode = stint.CheckOnly
 	}
-	return req
 }
 
-// askOne makes a call of one request.
-func askOne(ctx context.Context, lim stint.Decider, req stint.Request) (stint.Decision, error) {
+// ask is Do without the decision on each request. A Limiter does not keep the
+// requests, so they stay on the stack; another Decider gets a copy of them.
+func ask(ctx context.Context, lim stint.Decider, reqs ...stint.Request) (stint.Decision, error) {
+	if lim, ok := lim.(*stint.Limiter); ok {
+		return lim.Do(ctx, reqs, nil)
+	}
 	q := askedPool.Get().(*asked)
 	defer q.free()
-	q.reqs = append(q.reqs, req)
+	q.reqs = append(q.reqs, reqs...)
 	return lim.Do(ctx, q.reqs, nil)
 }
 
@@ -163,11 +182,11 @@ func (q *asked) free() {
 // learn sets the decision of a Shadow rule, which spends only if the other
 // rules allowed the request.
 func (p *Pass[R, O]) learn(a *part[R, O], allowed bool) error {
-	req := a.request()
-	if !allowed {
+	var req stint.Request
+	if a.request(&req); !allowed {
 		req.Mode = stint.CheckOnly
 	}
-	decision, err := askOne(p.Context, p.door.lim, req)
+	decision, err := ask(p.Context, p.door.lim, req)
 	if err != nil {
 		return err
 	}
@@ -198,7 +217,7 @@ func (p *Pass[R, O]) decided(a *part[R, O], decision *stint.Decision, allowed bo
 // show sets the decision of a rule, and the label of the bucket that decided.
 func (p *Pass[R, O]) show(a *part[R, O], decision *stint.Decision) {
 	if decision.Key.Name != a.Key.Name {
-		a.Label = p.door.names.of(p.door.lim)[decision.Key.Name].Label
+		a.Label = p.door.names.of(p.door.lim).spec(decision.Key.Name).Label
 	}
 	a.Decision.Decision = *decision
 }

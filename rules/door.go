@@ -159,10 +159,10 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string,
 	if key, err = ru.Key(*r); err != nil {
 		return key, "", err
 	}
-	names := d.names.of(d.lim)
-	label = names[key.Name].Label
+	declared := d.names.of(d.lim)
+	label = declared.spec(key.Name).Label
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
-	key, err = canonical(names, key, onUnix, ru.LockOutMax > 0)
+	key, err = declared.canonical(key, onUnix, ru.LockOutMax > 0)
 	return key, label, err
 }
 

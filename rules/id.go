@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // Unix is the id of all clients on Unix sockets that have no address.
@@ -16,32 +17,70 @@ const Unix = "unix"
 // them.
 type namesCache struct{ cached atomic.Pointer[declared] }
 
+// declared are the Names of the limits in force. Each pass looks at a spec twice: in
+// the map that takes 25 ns.
 type declared struct {
 	limits *stint.Limits
 	names  stint.Names
+	specs  []stint.NameSpec // by Name; the zero NameSpec for one that is not declared
 }
 
-// of returns the Names of the limits in force. The caller must not change them.
-func (n *namesCache) of(lim stint.Decider) stint.Names {
+// of returns the Names of the limits in force.
+func (n *namesCache) of(lim stint.Decider) *declared {
 	limits := lim.Limits()
 	d := n.cached.Load()
 	if d == nil || d.limits != limits {
-		d = &declared{limits, limits.Names()}
+		d = declare(limits.Names())
+		d.limits = limits
 		n.cached.Store(d)
 	}
-	return d.names
+	return d
+}
+
+// declare returns names as declared.
+func declare(names stint.Names) *declared {
+	most := stint.Name(0)
+	for name := range names {
+		most = max(most, name)
+	}
+	d := &declared{names: names, specs: make([]stint.NameSpec, int(most)+1)}
+	for name, spec := range names {
+		if spec.ID == nil {
+			spec.ID = stint.AnyID
+		}
+		d.specs[name] = spec
+	}
+	return d
+}
+
+// spec returns the declaration of a Name, or the zero NameSpec.
+func (d *declared) spec(name stint.Name) *stint.NameSpec {
+	if int(name) < len(d.specs) {
+		return &d.specs[name]
+	}
+	return new(stint.NameSpec)
+}
+
+// key is stint.Names.Key.
+func (d *declared) key(found stint.Key) (stint.Key, error) {
+	if f := d.spec(found.Name).ID; f != nil {
+		if id, err := spell.Canonical(f, found.ID); err == nil {
+			return found.Name.Key(id), nil
+		}
+	}
+	return d.names.Key(found.Name, found.ID) // explains the error
 }
 
 // canonical returns a key with the canonical spelling of its id. If the limit takes
 // only addresses, the id of an IPv6 network becomes its first address. If unix
 // is set, the id Unix is good for any limit. If counts is set, a rule counts
 // lock-outs, and an id of such a count is refused.
-func canonical(names stint.Names, found stint.Key, unix, counts bool) (stint.Key, error) {
+func (d *declared) canonical(found stint.Key, unix, counts bool) (stint.Key, error) {
 	if counts && IsLockOutCount(found) {
 		return stint.Key{}, fmt.Errorf("%w %.80q: want an id that does not end in %q",
 			stint.ErrInvalidID, found.ID, countSuffix)
 	}
-	key, err := names.Key(found.Name, found.ID)
+	key, err := d.key(found)
 	if !errors.Is(err, stint.ErrInvalidID) {
 		return key, err
 	}
@@ -50,7 +89,7 @@ func canonical(names stint.Names, found stint.Key, unix, counts bool) (stint.Key
 	}
 	network, notOne := netip.ParsePrefix(found.ID)
 	if notOne == nil && network.Addr().Unmap().Is6() && network == network.Masked() {
-		if asAddress, not := names.Key(found.Name, network.Addr().String()); not == nil {
+		if asAddress, not := d.key(found.Name.Key(network.Addr().String())); not == nil {
 			return asAddress, nil
 		}
 	}

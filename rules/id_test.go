@@ -34,7 +34,7 @@ func TestCanonical(t *testing.T) {
 		{found: anyID.Key("a lock-outs"), want: anyID.Key("a lock-outs")},
 		{found: anyID.Key("a lock-outs"), counts: true, err: stint.ErrInvalidID},
 	} {
-		got, err := canonical(names, c.found, c.unix, c.counts)
+		got, err := declare(names).canonical(c.found, c.unix, c.counts)
 		if c.err != nil {
 			assert.ErrorIs(t, err, c.err, "%v", c.found)
 			continue
@@ -51,8 +51,8 @@ func TestNamesCache(t *testing.T) {
 	require.NoError(t, err)
 	defer lim.Close()
 	var n namesCache
-	assert.Equal(t, "any", n.of(lim)[anyID].Label)
+	assert.Equal(t, "any", n.of(lim).spec(anyID).Label)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { n.of(lim) }))
 	require.NoError(t, lim.Declare(stint.Names{address: {Label: "address"}}))
-	assert.Equal(t, "address", n.of(lim)[address].Label)
+	assert.Equal(t, "address", n.of(lim).spec(address).Label)
 }

@@ -28,6 +28,7 @@ type Pass[R Request, O any] struct {
 	parts   []part[R, O]
 	changed bool          // a decision has changed since End
 	kept    bool          // Begin does not use it again
+	shared  bool          // its decisions may change while it is kept
 	room    [1]part[R, O] // saves an allocation
 }
 
@@ -130,7 +131,7 @@ func (p *Pass[R, O]) Keep() {
 	if p.kept {
 		return
 	}
-	p.kept = true
+	p.kept, p.shared = true, p.Changes()
 	if p.outer != nil {
 		p.outer.inner.Store(p)
 	}
@@ -181,10 +182,20 @@ func (p *Pass[R, O]) leaveLocked() {
 // Each yields the decisions of this pass. It must not be used with a body that
 // calls other methods of the pass.
 func (p *Pass[R, O]) Each(yield func(*Decision) bool) {
-	if p.kept {
-		p.mu.Lock()
-		defer p.mu.Unlock() // yield may panic
+	if p.shared {
+		p.eachLocking(yield)
+		return
 	}
+	for i := range p.parts {
+		if a := &p.parts[i]; a.isDecided() && !yield(&a.Decision) {
+			return
+		}
+	}
+}
+
+func (p *Pass[R, O]) eachLocking(yield func(*Decision) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock() // yield may panic
 	for i := range p.parts {
 		if a := &p.parts[i]; a.isDecided() && !yield(&a.Decision) {
 			return
@@ -260,7 +271,7 @@ func (p *Pass[R, O]) in(a *part[R, O], s state) bool {
 // count spends the tokens of a rule that counts the outcome.
 func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 	begun := p.door.lim.Now().UnixNano()
-	d, err := askOne(context.Background(), p.door.lim, a.RuleKey.Cost(a.Cost))
+	d, err := ask(context.Background(), p.door.lim, a.RuleKey.Cost(a.Cost))
 	if err != nil {
 		return Decision{}, err
 	}
@@ -298,7 +309,7 @@ func (p *Pass[R, O]) refund(outcome O) {
 		return
 	}
 	for _, a := range back {
-		d, err := askOne(context.Background(), p.door.lim, stint.Request{Key: a.RuleKey, Mode: stint.CheckOnly})
+		d, err := ask(context.Background(), p.door.lim, stint.Request{Key: a.RuleKey, Mode: stint.CheckOnly})
 		if err != nil {
 			p.door.fail(p.Request, err)
 			continue

@@ -127,9 +127,9 @@ func (b spentBound) replace(lim stint.Decider, cost int64) (short int64, d stint
 		d, err = lim.Refund(stint.Request{Key: b.key, Cost: -more, Spent: b.at})
 		return 0, d, err
 	case more > 0:
-		d, err = askOne(context.Background(), lim, stint.Request{Key: b.key, Cost: more, Mode: stint.UpTo})
+		d, err = ask(context.Background(), lim, stint.Request{Key: b.key, Cost: more, Mode: stint.UpTo})
 		return more - d.Taken, d, err
 	}
-	d, err = askOne(context.Background(), lim, stint.Request{Key: b.key, Mode: stint.CheckOnly})
+	d, err = ask(context.Background(), lim, stint.Request{Key: b.key, Mode: stint.CheckOnly})
 	return 0, d, err
 }
