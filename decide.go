@@ -31,7 +31,11 @@ type Decision struct {
 // RetryAfter, which a denial has, then the fewer Remaining. The other fields only
 // make the result independent of the order of comparison.
 func (d *Decision) Stricter(e *Decision) bool {
-	return d.state().stricter(e.state(), &d.Key, &e.Key) == 1
+	a, b := d.state(), e.state()
+	if a == b {
+		return e.Key.compare(d.Key) > 0
+	}
+	return a.stricter(b) == 1
 }
 
 func (d *Decision) state() state {
@@ -41,13 +45,10 @@ func (d *Decision) state() state {
 // state has the numbers of a Decision. None is negative.
 type state struct{ wait, remaining, reset int64 }
 
-// stricter returns 1 if Decision.Stricter is true, and otherwise 0. It compares
-// three numbers like three digits of one, because a processor cannot predict
-// branches on the state of buckets.
-func (a state) stricter(b state, key, other *Key) int {
-	if a.reset == b.reset && a.wait == b.wait && a.remaining == b.remaining {
-		return max(0, other.compare(*key))
-	}
+// stricter returns 1 if Decision.Stricter is true because of the numbers, and
+// otherwise 0. It compares them like three digits of one number, because a
+// processor cannot predict branches on the state of buckets.
+func (a state) stricter(b state) int {
 	_, less := bits.Sub64(uint64(b.reset), uint64(a.reset), 0)
 	_, less = bits.Sub64(uint64(a.remaining), uint64(b.remaining), less)
 	_, less = bits.Sub64(uint64(b.wait), uint64(a.wait), less)

@@ -430,10 +430,11 @@ func lockSpots(locked []*cache.Shard, at []spot) []*cache.Shard {
 		if slices.Contains(locked, s) {
 			continue
 		}
-		if !s.TryLock() {
+		if !s.Mu.TryLock() {
 			unlockSpots(locked)
 			return lockSpotsInOrder(locked[:0], at)
 		}
+		s.RetireLocked()
 		locked = append(locked, s)
 	}
 	return locked
@@ -490,7 +491,10 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 		}
 	}
 	for i := 1; i < len(at); i++ {
-		more := at[i].stricter(at[strictest].state, &reqs[i].Key, &reqs[strictest].Key)
+		more := at[i].stricter(at[strictest].state)
+		if at[i].state == at[strictest].state {
+			more = max(0, reqs[strictest].Key.compare(reqs[i].Key))
+		}
 		strictest += (i - strictest) * more
 	}
 	allowed := at[strictest].wait == 0

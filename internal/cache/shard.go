@@ -134,20 +134,14 @@ func (s *Shard) countsLocked(add func(name uint16, c count)) {
 // Lock takes the lock of a shard for anything but a fast path.
 func (s *Shard) Lock() {
 	s.Mu.Lock()
-	if s.lane != nil {
-		s.retireLocked()
-	}
+	s.RetireLocked()
 }
 
-// TryLock is Lock, unless it would have to wait.
-func (s *Shard) TryLock() bool {
-	if !s.Mu.TryLock() {
-		return false
-	}
+// RetireLocked ends the lane of the shard, if it has one.
+func (s *Shard) RetireLocked() {
 	if s.lane != nil {
 		s.retireLocked()
 	}
-	return true
 }
 
 // retireLocked gives the slot of a hot bucket its TAT back.
