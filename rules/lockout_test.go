@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -31,48 +32,6 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// betweenCalls is a Limiter in which something happens after a bucket was read.
-type betweenCalls struct {
-	*stint.Limiter
-	last stint.Key
-	then func()
-}
-
-func (b betweenCalls) Bucket(key stint.Key) (stint.Bucket, error) {
-	found, err := b.Limiter.Bucket(key)
-	if key == b.last {
-		b.then()
-	}
-	return found, err
-}
-
-// A longer hold stays, even if it comes between the last look at the bucket and
-// the lock-out.
-func TestHoldBesideAnother(t *testing.T) {
-	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
-	require.NoError(t, err)
-	key := logins.Key("a")
-	for last, g := range map[stint.Key]growth{key: {first: time.Hour}, countKey(key): {time.Hour, 24 * time.Hour}} {
-		t.Run(last.ID, func(t *testing.T) {
-			now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-			lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
-			require.NoError(t, err)
-			defer lim.Close()
-			operators := now.Add(48 * time.Hour)
-			between := betweenCalls{lim, last, func() { _, err := lim.Hold(key, operators); require.NoError(t, err) }}
-			b, err := between.Bucket(key)
-			require.NoError(t, err)
-			until, err := g.hold(between, b, now)
-			require.NoError(t, err)
-			require.True(t, operators.Equal(until), "it is locked out until %v", until)
-			b, err = lim.Bucket(key)
-			require.NoError(t, err)
-			require.True(t, operators.Equal(b.HeldUntil), "held until %v", b.HeldUntil)
-		})
-	}
-}
-
 // beforeCall is a Limiter in which something happens before its n-th call.
 type beforeCall struct {
 	*stint.Limiter
@@ -96,19 +55,38 @@ func (b *beforeCall) Hold(key stint.Key, until time.Time) (time.Time, error) {
 	return b.Limiter.Hold(key, until)
 }
 
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+// A longer hold stays, even if it comes between two calls of the lock-out.
+func TestHoldBesideAnother(t *testing.T) {
+	key := ofA.Key("a")
+	for calls, g := range map[int]growth{2: {first: time.Hour}, 5: {time.Hour, 24 * time.Hour}} {
+		for n := 1; n <= calls; n++ { // the last one is Hold
+			now := noon
+			lim := newLimiterAt(t, &now)
+			operators := now.Add(48 * time.Hour)
+			between := &beforeCall{lim, n, func() { _, err := lim.Hold(key, operators); require.NoError(t, err) }}
+			b, err := between.Bucket(key)
+			require.NoError(t, err)
+			until, err := g.hold(between, b, now)
+			require.NoError(t, err)
+			require.LessOrEqual(t, between.n, 0)
+			require.True(t, operators.Equal(until), "call %d: it is locked out until %v", n, until)
+			b, err = lim.Bucket(key)
+			require.NoError(t, err)
+			require.True(t, operators.Equal(b.HeldUntil), "call %d: held until %v", n, b.HeldUntil)
+		}
+	}
+}
+
 // Two processes that lock an id out at the same time double its lock-out once,
 // whatever the one does between two calls of the other.
 func TestHoldInTwoProcesses(t *testing.T) {
-	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
-	require.NoError(t, err)
-	key := logins.Key("a")
+	key := ofA.Key("a")
 	g := growth{time.Hour, 24 * time.Hour}
 	for n := 1; ; n++ {
-		now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
-		require.NoError(t, err)
-		defer lim.Close()
+		now := noon
+		lim := newLimiterAt(t, &now)
 		lock := func(lim stint.Decider) {
 			_, err := g.hold(lim, stint.Bucket{Key: key}, now)
 			require.NoError(t, err)
@@ -131,59 +109,39 @@ func TestHoldInTwoProcesses(t *testing.T) {
 	}
 }
 
-// What an earlier version has stored, a hold on countKey alone, is no length. A
-// lock-out is remembered although its Max ends after the last instant of a file.
-func TestLastLockOut(t *testing.T) {
-	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
-	require.NoError(t, err)
-	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
-	require.NoError(t, err)
-	defer lim.Close()
-	key := logins.Key("a")
-	g := growth{time.Hour, 1<<63 - 1}
-	_, err = lim.Hold(countKey(key), now.Add(48*time.Hour+7))
-	require.NoError(t, err)
-	for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour} {
-		until, err := g.hold(lim, stint.Bucket{Key: key}, now)
+// What is remembered of the lock-outs of an id, however long the id is.
+func TestRememberedLockOuts(t *testing.T) {
+	now := noon
+	lim := newLimiterAt(t, &now)
+	for _, id := range []string{"a", strings.Repeat("x", 512), strings.Repeat("x", 511)} {
+		key := ofA.Key(id)
+		lockOuts := func(g growth, minutes ...time.Duration) { // each goes to its end
+			t.Helper()
+			for _, want := range minutes {
+				b, err := lim.Bucket(key)
+				require.NoError(t, err)
+				until, err := g.hold(lim, b, now)
+				require.NoError(t, err)
+				require.Equal(t, want*time.Minute, until.Sub(now))
+				now = until
+			}
+		}
+		// What an earlier version has stored, a hold on countKey alone, is no length.
+		// A lock-out is remembered although its Max ends after the last instant of a
+		// file.
+		_, err := lim.Hold(countKey(key), now.Add(48*time.Hour+7))
 		require.NoError(t, err)
-		require.Equal(t, want, until.Sub(now))
-		now = until.Add(time.Minute)
-	}
-}
+		forever := growth{time.Hour, 1<<63 - 1}
+		lockOuts(forever, 60, 120, 240)
+		require.NoError(t, lim.Reset(key))
+		lockOuts(forever, 480)
+		require.NoError(t, lim.Reset(key, countKey(key))) // as LockOutMax says
+		lockOuts(growth{time.Minute, 24 * time.Hour}, 1, 2)
 
-// After a reset of what is remembered, and under a smaller LockOutMax, the next
-// lock-out is as long as if there had been none before.
-func TestForgottenLockOuts(t *testing.T) {
-	const logins stint.Name = 1
-	limits, err := stint.NewLimits(stint.Names{logins: {Label: "logins", Limit: stint.PerHour(5)}})
-	require.NoError(t, err)
-	key := logins.Key("a")
-	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
-	require.NoError(t, err)
-	defer lim.Close()
-	lockOut := func(g growth) time.Duration { // and goes to its end
-		b, err := lim.Bucket(key)
-		require.NoError(t, err)
-		until, err := g.hold(lim, b, now)
-		require.NoError(t, err)
-		length := until.Sub(now)
-		now = until
-		return length
+		shorter := growth{time.Minute, 10 * time.Minute}
+		lockOuts(shorter, 4, 8, 10, 10)
+		now = now.Add(11 * time.Minute) // LockOutMax has passed since the last one
+		lockOuts(shorter, 1)
+		lockOuts(growth{first: time.Minute}, 1, 1)
 	}
-	day := growth{time.Minute, 24 * time.Hour}
-	for lockOut(day) < day.most {
-	}
-	require.NoError(t, lim.Reset(key, countKey(key))) // as LockOutMax says
-	require.Equal(t, time.Minute, lockOut(day))
-	require.Equal(t, 2*time.Minute, lockOut(day))
-
-	shorter := growth{time.Minute, 10 * time.Minute}
-	for _, want := range []time.Duration{4, 8, 10, 10} {
-		require.Equal(t, want*time.Minute, lockOut(shorter))
-	}
-	now = now.Add(11 * time.Minute)
-	require.Equal(t, time.Minute, lockOut(shorter), "LockOutMax has passed since the last one")
 }

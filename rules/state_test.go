@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -24,10 +26,22 @@ const (
 // newLimiter returns a Limiter whose buckets have five tokens, and whose clock
 // stands still.
 func newLimiter(t testing.TB) *stint.Limiter {
-	limits, err := stint.NewLimits(stint.Names{ofA: {Label: "a"}, ofB: {Label: "b"}, free: {Label: "free"}}.WithLimits(map[stint.Name]stint.Limit{ofA: stint.PerHour(5), ofB: stint.PerHour(5), free: stint.Unlimited}))
-	require.NoError(t, err)
 	now := time.Now()
-	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
+	return newLimiterAt(t, &now)
+}
+
+// newLimiterAt is newLimiter with a clock, and with other limits if there are any.
+func newLimiterAt(t testing.TB, now *time.Time, others ...stint.Names) *stint.Limiter {
+	names := stint.Names{
+		ofA: {Label: "a", Limit: stint.PerHour(5)}, ofB: {Label: "b", Limit: stint.PerHour(5)},
+		free: {Label: "free", Limit: stint.Unlimited},
+	}
+	for _, other := range others {
+		maps.Copy(names, other)
+	}
+	limits, err := stint.NewLimits(names)
+	require.NoError(t, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return *now }})
 	require.NoError(t, err)
 	t.Cleanup(func() { lim.Close() })
 	return lim
@@ -194,7 +208,8 @@ func TestSettleConcurrent(t *testing.T) {
 func TestOneBucket(t *testing.T) {
 	lim := newLimiter(t)
 	var errs []error
-	d := New(lim, nil, rule(ofA, ruleOf{Shadow: true, Cost: 3}), rule(ofA, ruleOf{Cost: 1}), rule(ofA, ruleOf{InFlight: 1, Cost: 2}))
+	d := New(lim, nil, rule(ofA, ruleOf{Shadow: true, Cost: 3}), rule(ofA, ruleOf{Cost: 1}),
+		rule(ofA, ruleOf{InFlight: 1, Cost: 2}))
 	p, _, err := d.Begin(req{ctx: t.Context()})
 	require.NoError(t, err)
 	require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, p), "the first that can deny spends")
@@ -225,7 +240,8 @@ func TestOneBucket(t *testing.T) {
 // of a Shadow rule is the last.
 func TestOneBound(t *testing.T) {
 	lim := newLimiter(t)
-	d := New(lim, nil, rule(free, ruleOf{InFlight: 9, Shadow: true}), rule(free, ruleOf{InFlight: 1}), rule(free, ruleOf{InFlight: 9}))
+	d := New(lim, nil, rule(free, ruleOf{InFlight: 9, Shadow: true}), rule(free, ruleOf{InFlight: 1}),
+		rule(free, ruleOf{InFlight: 9}))
 	p, _, err := d.Begin(req{ctx: t.Context()})
 	require.NoError(t, err)
 	_, second, err := d.Begin(req{ctx: t.Context()})
@@ -233,6 +249,69 @@ func TestOneBound(t *testing.T) {
 	require.False(t, second.Allowed)
 	p.Leave()
 	require.Empty(t, slices.Collect(InFlightOf(lim)))
+
+	shadow := New(lim, nil, rule(free, ruleOf{InFlight: 1, Shadow: true}))
+	for running := range int64(2) {
+		p, _, err := shadow.Begin(req{ctx: t.Context()})
+		require.NoError(t, err)
+		defer p.Leave()
+		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1}, Decisions(p)[0].InFlight)
+	}
+}
+
+// Each request may have a bound of its own. 0 means none.
+func TestInFlightFunc(t *testing.T) {
+	lim := newLimiter(t)
+	most := int64(-1)
+	d := New(lim, nil, rule(free, ruleOf{InFlightFunc: func(req) int64 { return most }}))
+	ask := func(allowed bool) {
+		t.Helper()
+		p, decision, err := d.Begin(req{ctx: t.Context()})
+		require.NoError(t, err)
+		require.Equal(t, allowed, decision.Allowed, "with the bound %d", most)
+		t.Cleanup(p.Leave)
+	}
+	ask(false)
+	for _, most = range []int64{2, 2, 3, 0} {
+		ask(true)
+	}
+	for _, most = range []int64{3, 1, -1} {
+		ask(false)
+	}
+}
+
+// A request waits for its place as long as the rule and its context allow, and
+// spends nothing until it has it.
+func TestInFlightWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := newLimiter(t)
+		d := New(lim, nil, rule(ofA, ruleOf{Cost: 1, InFlight: 1, InFlightWait: time.Hour, InFlightQueue: 1}))
+		passed := make(chan bool)
+		wait := func(ctx context.Context) {
+			go func() {
+				p, decision, err := d.Begin(req{ctx: ctx})
+				passed <- err == nil && decision.Allowed
+				p.Leave()
+			}()
+			synctest.Wait()
+		}
+		first, _, err := d.Begin(req{ctx: t.Context()})
+		require.NoError(t, err)
+		gone, cancel := context.WithCancel(t.Context())
+		wait(gone)
+		_, full, err := d.Begin(req{ctx: t.Context()})
+		require.NoError(t, err)
+		require.False(t, full.Allowed, "one waits already")
+		cancel()
+		require.False(t, <-passed)
+		wait(t.Context())
+		require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, first))
+		first.Leave()
+		require.True(t, <-passed)
+		require.Equal(t, "3 left", seen(t, lim, t.Context()))
+		synctest.Wait()
+		require.Empty(t, slices.Collect(InFlightOf(lim)))
+	})
 }
 
 // A request of which an observer panics has no place.

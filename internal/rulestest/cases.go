@@ -59,6 +59,10 @@ var tokenCases = map[string]func(e *env){
 		for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 4 * time.Hour} {
 			lock(want)
 		}
+		if !e.kind.shared {
+			do := e.behind([]Rule{{Name: own, LockOut: time.Hour, Longest: 4 * time.Hour}})
+			require.False(e, do(Request{ID: "a lock-outs"}), "no client writes what is remembered")
+		}
 	},
 	"LockOut, growing, and forgotten": func(e *env) {
 		e.needs(decidertest.Holds)
@@ -148,6 +152,11 @@ var tokenCases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a", Settle: []int64{9}}))
 		e.requireLeft(0, "a")
 	},
+	"Settle, nested": func(e *env) { // it settles each
+		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}}, []Rule{{Name: own, Cost: 2, Settle: true}})
+		require.True(e, do(Request{ID: "a", Settle: []int64{1}}))
+		e.requireLeft(each-2, "a")
+	},
 	"Settle, refunded": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true, Refund: true}})
 		require.True(e, do(Request{ID: "a", Outcome: Broken}))
@@ -174,6 +183,14 @@ var tokenCases = map[string]func(e *env){
 	"InFlight without tokens": func(e *env) {
 		do := e.behind([]Rule{{Name: own, InFlight: 1}})
 		require.Equal(e, each, passed(each+2, do, Request{ID: "a"}), "a denial keeps no place")
+	},
+	"InFlight, the second of two rules has no place": func(e *env) {
+		do := e.behind([]Rule{{Name: own, InFlight: 2}, {Name: second, InFlight: 1}})
+		require.True(e, do(Request{ID: "a", Inside: func() {
+			require.False(e, do(Request{ID: "a"}))
+			e.requireBoth(each-1, each-1)
+			require.True(e, e.behind([]Rule{{Name: own, InFlight: 2}})(Request{ID: "a"}), "the first gave its place back")
+		}}))
 	},
 	"InFlight, Shadow": func(e *env) {
 		do := e.behind([]Rule{{Name: own, InFlight: 1, Shadow: true}})

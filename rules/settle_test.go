@@ -1,0 +1,124 @@
+package rules
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/testlength"
+)
+
+// requireLaw: in any stretch, what requests used is at most burst + elapsed ÷
+// interval. Of a quota that follows the calendar, it is at most the quota in any
+// period.
+func requireLaw(t *testing.T, l stint.Limit, log []modeltest.Admission) {
+	t.Helper()
+	if !l.FollowsCalendar() {
+		require.NoError(t, modeltest.Excess(l.Burst, l.Interval(), log))
+		return
+	}
+	sums := map[time.Time]int64{}
+	for _, a := range log {
+		start, _ := l.PeriodAt(time.Unix(0, a.After))
+		sums[start] += a.Cost
+		require.LessOrEqual(t, sums[start], l.Burst, "in the period from %v: %v", start, log)
+	}
+}
+
+// Requests of a random length, with a bound and a true cost: the law holds for true
+// costs over every stretch. A cost up to the bound counts at admission. The part
+// over the bound counts when it is settled, because the bucket cannot know it
+// before. Each settlement changes the bucket by as much as it should.
+func TestSettleLaw(t *testing.T) {
+	histories := 200 // of each limit
+	if testlength.Long {
+		histories = 10_000
+		if testing.Short() {
+			histories = 2_000
+		}
+	}
+	for _, l := range []stint.Limit{
+		stint.PerMinute(1000), stint.PerMinute(20_000), {Burst: 3000, Count: 100, Period: time.Second},
+		stint.EachHour(5000, time.UTC), stint.EachDay(3000, time.UTC),
+	} {
+		t.Run(l.String(), func(t *testing.T) {
+			t.Parallel()
+			settleHistories(t, l, histories)
+		})
+	}
+}
+
+func settleHistories(t *testing.T, l stint.Limit, histories int) {
+	const bound = 1000
+	now, rng := noon, rand.New(rand.NewPCG(35, 1))
+	lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: l}})
+	d := New(lim, nil, rule(ofA, ruleOf{Cost: bound, Settle: true}))
+	bucket := func() stint.Bucket {
+		b, err := lim.Bucket(ofA.Key("x"))
+		require.NoError(t, err)
+		return b
+	}
+	random := func(most time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(most))) }
+	type stream struct {
+		*Pass[req, int]
+		at, ends time.Time
+		index    int // in log
+	}
+	shorts, later := 0, 0
+	for range histories {
+		if _, end := l.PeriodAt(now); l.FollowsCalendar() { // it ends soon
+			now = end.Add(-random(3 * time.Minute))
+		}
+		var streams []stream
+		var log []modeltest.Admission
+		settleOne := func(i int) {
+			s, before, cost := streams[i], bucket(), rng.Int64N(1501)
+			streams = slices.Delete(streams, i, i+1)
+			short, err := Settle(s, ofA, cost)
+			require.NoError(t, err)
+			require.Equal(t, max(0, cost-bound-before.Remaining), short)
+			shorts += int(short)
+			log[s.index].Cost = min(cost, bound)
+			log = append(log, modeltest.At(now.UnixNano(), max(0, cost-bound)-short))
+			switch more, after := cost-bound-short, bucket(); {
+			case l.FollowsCalendar():
+				if _, end := l.PeriodAt(s.at); more < 0 && !now.Before(end) {
+					later++
+					more = 0 // nothing returns to a later period
+				}
+				require.Equal(t, before.Remaining-more, after.Remaining)
+			case more < 0: // but what time has brought back does not return
+				back := max(0, time.Duration(-more)*l.Interval()-now.Sub(s.at))
+				require.Equal(t, max(0, before.ResetAfter-back), after.ResetAfter)
+			default:
+				require.Equal(t, before.ResetAfter+time.Duration(more)*l.Interval(), after.ResetAfter)
+			}
+		}
+		for range 16 {
+			now = now.Add(random(20 * time.Second))
+			for i := len(streams) - 1; i >= 0; i-- {
+				if !streams[i].ends.After(now) {
+					settleOne(i)
+				}
+			}
+			p, decision, err := d.Begin(req{ctx: t.Context()})
+			require.NoError(t, err)
+			if decision.Allowed {
+				streams = append(streams, stream{p, now, now.Add(random(2 * time.Minute)), len(log)})
+				log = append(log, modeltest.At(now.UnixNano(), bound))
+			}
+		}
+		for len(streams) > 0 {
+			settleOne(rng.IntN(len(streams)))
+		}
+		requireLaw(t, l, log)
+		now = now.Add(25 * time.Hour) // the bucket is full
+	}
+	require.Equal(t, l.FollowsCalendar(), later > 0, "some are settled in a later period of the calendar")
+	require.Equal(t, l.Burst <= 5000, shorts > 0, "some true costs are over the bound, and not there")
+}
