@@ -111,8 +111,7 @@ func TestUnixSocket(t *testing.T) {
 			if tc.sent != "" {
 				r.Header.Set("X-Forwarded-For", tc.sent)
 			}
-			w := httptest.NewRecorder()
-			Middleware(lim, nil, Rule{Key: tc.key})(http.HandlerFunc(status)).ServeHTTP(w, r)
+			w := answerTo(Middleware(lim, nil, Rule{Key: tc.key})(http.HandlerFunc(status)), r)
 			require.Equal(t, tc.want == "", w.Code == 400)
 			require.Equal(t, tc.want == "unix", left(t, lim, perIP.Key("unix")) == 4)
 			require.Equal(t, tc.want == victim, left(t, lim, perIP.Key(victim)) == 4)
@@ -161,8 +160,8 @@ func TestOverrideForIPv6(t *testing.T) {
 		require.NoError(t, err)
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "[2001:db8:0:1::7]:4711"
-		w := httptest.NewRecorder()
-		Middleware(lim, nil, Rule{Key: ClientAddress{IPv6Bits: tc.bits}.ByIP(perIP)})(http.HandlerFunc(status)).ServeHTTP(w, r)
+		h := Middleware(lim, nil, Rule{Key: ClientAddress{IPv6Bits: tc.bits}.ByIP(perIP)})(http.HandlerFunc(status))
+		w := answerTo(h, r)
 		require.NoError(t, lim.Close())
 		require.Equal(t, tc.found, strings.Contains(w.Header().Get("RateLimit"), "r=599"), "%+v", tc)
 	}

@@ -47,17 +47,6 @@ func TestAfterStatus(t *testing.T) {
 			left key 2
 			404 other: 404
 			left address 3`},
-		"refunds nothing: Shadow rule denied": {rules: login(Rule{Shadow: true, Cost: 3, Refund: rules.OneOf(200)}),
-			script: `
-			spend login 3
-			200: 200
-			left login 2`},
-		"refunds nothing: status not counted": {
-			rules: login(Rule{Count: AuthFailed, Cost: 2, Refund: rules.OneOf(200)}),
-			script: `
-			spend login 3
-			200: 200
-			left login 2`},
 		"locks out, counted":  {rules: lockOut(Rule{Count: AuthFailed}), script: locked},
 		"locks out, refunded": {rules: lockOut(Rule{Refund: succeeded}), script: locked},
 		"locks out with too little for the cost, counted": {rules: lockOut(Rule{Cost: 2, Count: AuthFailed}), script: `
@@ -76,10 +65,6 @@ func TestAfterStatus(t *testing.T) {
 			401: 401
 			spend login 5
 			401: 401
-			left login 0
-			held login 0s`},
-		"Shadow rule": {rules: lockOut(Rule{Cost: 5, Shadow: true}), script: `
-			401: 401 401
 			left login 0
 			held login 0s`},
 		"refunded, with a queue since": {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,50 +15,35 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// crowded is a Decider of which another request takes a token after each Check.
-type crowded struct{ *stint.Limiter }
-
-func (c crowded) Check(key stint.Key, cost int64) (stint.Decision, error) {
-	d, err := c.Limiter.Check(key, cost)
-	if err == nil {
-		_, err = c.Limiter.Spend(key, 1)
-	}
-	return d, err
-}
-
 // Each refusal that gives no time doubles the wait, until a success.
 func TestBackOff(t *testing.T) {
 	t.Parallel()
+	refusals := func(n int) []int { return slices.Repeat([]int{429}, n) }
 	for name, tc := range map[string]struct {
 		maxHold  time.Duration
-		statuses string // of the requests in turn
-		want     string // waits before each, after the first
+		statuses []int  // of the requests in turn
+		want     string // waits between them
 	}{
-		"doubles":             {0, "429 429 429 429 200", "1s 2s 4s 8s"},
-		"starts anew":         {0, "429 429 200 429 429 200", "1s 2s 1ms 1s 2s"},
-		"a 404 is no success": {0, "429 404 429 200", "1s 0s 2s"},
-		"up to MaxHold":       {5 * time.Second, "429 429 429 429 429 200", "1s 2s 4s 5s 5s"},
-		"up to an hour": {0, strings.Repeat("429 ", 15) + "200",
+		"doubles":             {0, append(refusals(4), 200), "1s 2s 4s 8s"},
+		"starts anew":         {0, []int{429, 429, 200, 429, 429, 200}, "1s 2s 1ms 1s 2s"},
+		"a 404 is no success": {0, []int{429, 404, 429, 200}, "1s 0s 2s"},
+		"up to MaxHold":       {5 * time.Second, append(refusals(5), 200), "1s 2s 4s 5s 5s"},
+		"up to an hour": {0, append(refusals(15), 200),
 			"1s 2s 4s 8s 16s 32s 1m4s 2m8s 4m16s 8m32s 17m4s 34m8s 1h0m0s 1h0m0s 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 				tr.MaxHold = tc.maxHold
-				var last time.Time
 				var waits []string
-				for i, text := range strings.Fields(tc.statuses) {
-					status := map[string]int{"200": 200, "404": 404, "429": 429}[text]
-					tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-						if i > 0 {
-							waits = append(waits, time.Since(last).String())
-						}
-						last = time.Now()
-						return answered(r, status), nil
-					})
-					_, err := send(t, t.Context(), tr, "http://a")
-					require.NoError(t, err)
-				}
-				require.Equal(t, tc.want, strings.Join(waits, " "))
+				last := time.Now()
+				answer := answering(tc.statuses...)
+				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+					waits = append(waits, time.Since(last).String())
+					last = time.Now()
+					return answer(r)
+				})
+				sendAll(t, tr, len(tc.statuses))
+				require.Equal(t, "0s "+tc.want, strings.Join(waits, " "))
 			})
 		})
 	}
@@ -83,50 +69,23 @@ func TestBackOff(t *testing.T) {
 		})
 	})
 	for name, tc := range map[string]struct {
-		limit stint.Limit
-		want  int64
+		limit    stint.Limit
+		refusals int // before a success
+		want     int64
 	}{
-		"tokens of the waits are spent": {stint.PerMinute(60), 60 - 1 - 3},
-		"but no more than there are":    {stint.PerSecond(60), 0},
-		"without a limit":               {stint.Unlimited, math.MaxInt64},
+		"tokens of the waits are spent":  {stint.PerMinute(60), 2, 60 - 1 - 3}, // with waits of 1 s and 2 s
+		"but no more than there are":     {stint.PerSecond(60), 2, 0},
+		"without a limit":                {stint.Unlimited, 2, math.MaxInt64},
+		"no tokens of a quota come back": {stint.EachHour(10, time.UTC), 15, 9}, // only the last request is in its hour
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, tc.limit, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-				for _, status := range []int{429, 429, 200} { // with waits of 1 s and 2 s
-					tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, status), nil })
-					_, err := send(t, t.Context(), tr, "http://a")
-					require.NoError(t, err)
-				}
+				tr.Base = answering(append(refusals(tc.refusals), 200)...)
+				sendAll(t, tr, tc.refusals+1)
 				require.Equal(t, tc.want, left(t, lim, hostKey))
 			})
 		})
 	}
-	t.Run("another request spends meanwhile", func(t *testing.T) {
-		inBubble(t, stint.PerSecond(60), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			tr.Limiter = crowded{lim}
-			for _, status := range []int{429, 429, 200} {
-				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, status), nil })
-				_, err := send(t, t.Context(), tr, "http://a")
-				require.NoError(t, err)
-			}
-			require.Zero(t, left(t, lim, hostKey))
-		})
-	})
-	t.Run("no tokens of a quota come back", func(t *testing.T) {
-		inBubble(t, stint.EachHour(10, time.UTC), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			for i := range 16 { // over four hours, and only the last request in its hour
-				tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-					if i == 15 {
-						return answered(r, 200), nil
-					}
-					return answered(r, 429), nil
-				})
-				_, err := send(t, t.Context(), tr, "http://a")
-				require.NoError(t, err)
-			}
-			require.EqualValues(t, 9, left(t, lim, hostKey))
-		})
-	})
 	t.Run("many hosts", func(t *testing.T) {
 		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 			tr.Wait = false

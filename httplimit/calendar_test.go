@@ -3,7 +3,6 @@ package httplimit
 import (
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,14 +22,9 @@ func TestTransportCalendar(t *testing.T) {
 	const quota = 100
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	require.NoError(t, err)
-	synctest.Test(t, func(t *testing.T) {
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
-			perKey: stint.EachDay(quota, pacific),
-		}), &stint.Options{FlushInterval: 24 * time.Hour})
-		require.NoError(t, err)
-		defer lim.Close()
+	inBubble(t, stint.EachDay(quota, pacific), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
 		used, refused := make(map[string]int), 0
-		api := roundTrip(func(r *http.Request) (*http.Response, error) {
+		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
 			today := time.Now().In(pacific).Format(time.DateOnly)
 			if used[today] == quota {
 				refused++
@@ -39,7 +33,6 @@ func TestTransportCalendar(t *testing.T) {
 			used[today]++
 			return answered(r, http.StatusOK), nil
 		})
-		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true, Base: api}
 		first := time.Now() // 1 January 2000 in UTC
 		rng := rand.New(rand.NewPCG(6, 1))
 		sent := 0
@@ -68,18 +61,8 @@ func TestTransportCalendar(t *testing.T) {
 func TestHeadersCalendar(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	require.NoError(t, err)
-	clock := newTestClock()
-	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
-		perAddress: stint.EachDay(5, berlin),
-	}), &stint.Options{Now: clock.now})
-	require.NoError(t, err)
-	defer lim.Close()
-	h := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	request := func(h http.Handler) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-		return w
-	}
+	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.EachDay(5, berlin)})
+	h := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
 	for _, c := range []struct {
 		at, policy, state string
 	}{
@@ -91,13 +74,14 @@ func TestHeadersCalendar(t *testing.T) {
 		at, err := time.Parse(time.RFC3339Nano, c.at)
 		require.NoError(t, err)
 		clock.pass(at.Sub(clock.now()))
-		w := request(h)
-		require.Equal(t, []string{c.policy, c.state}, []string{w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit")})
+		w := answerTo(h, withKey(""))
+		require.Equal(t, c.policy, w.Header().Get("RateLimit-Policy"))
+		require.Equal(t, c.state, w.Header().Get("RateLimit"))
 	}
 	for range 4 {
-		request(h)
+		answerTo(h, withKey(""))
 	}
-	w := request(h)
+	w := answerTo(h, withKey(""))
 	require.Equal(t, http.StatusTooManyRequests, w.Code)
 	require.Equal(t, `"address";r=0;t=90000`, w.Header().Get("RateLimit"))
 	require.Equal(t, "90000", w.Header().Get("Retry-After"))
@@ -105,8 +89,8 @@ func TestHeadersCalendar(t *testing.T) {
 	// The day has 25 hours, and ends before the answer begins.
 	clock.pass(24 * time.Hour)
 	require.NoError(t, lim.Reset(perAddress.Key("192.0.2.1")))
-	w = request(Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: rules.OneOf(500)})(
-		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { clock.pass(2 * time.Hour) })))
+	w = answerTo(Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: rules.OneOf(500)})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { clock.pass(2 * time.Hour) })), withKey(""))
 	require.Equal(t, `"address";q=5;w=90000`, w.Header().Get("RateLimit-Policy"))
 	require.Equal(t, `"address";r=4;t=3600`, w.Header().Get("RateLimit"))
 }
@@ -131,19 +115,14 @@ func TestHeadersCalendarHold(t *testing.T) {
 		} {
 			require.NoError(t, lim.Release(key))
 			require.NoError(t, errorOf(lim.Hold(key, clock.now().Add(c.hold))))
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			w := answerTo(h, withKey(""))
 			require.Equal(t, c.code, w.Code)
-			switch headers {
-			case Standard:
-				require.Equal(t, `"address";q=5;w=86400`, w.Header().Get("RateLimit-Policy"))
-				require.Equal(t, `"address";r=`+c.left+`;t=`+c.reset, w.Header().Get("RateLimit"))
-			case XRateLimit:
-				require.Equal(t, []string{"5", c.left, c.reset}, []string{w.Header().Get("X-RateLimit-Limit"),
-					w.Header().Get("X-RateLimit-Remaining"), w.Header().Get("X-RateLimit-Reset")})
-			case Draft06:
-				require.Equal(t, []string{"5", c.left, c.reset}, []string{w.Header().Get("RateLimit-Limit"),
-					w.Header().Get("RateLimit-Remaining"), w.Header().Get("RateLimit-Reset")})
+			for field, want := range map[Headers]map[string]string{
+				Standard:   {"RateLimit-Policy": `"address";q=5;w=86400`, "RateLimit": `"address";r=` + c.left + `;t=` + c.reset},
+				XRateLimit: {"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": c.left, "X-RateLimit-Reset": c.reset},
+				Draft06:    {"RateLimit-Limit": "5", "RateLimit-Remaining": c.left, "RateLimit-Reset": c.reset},
+			}[headers] {
+				require.Equal(t, want, w.Header().Get(field), field)
 			}
 			if c.code == 429 {
 				require.Equal(t, c.reset, w.Header().Get("Retry-After"))
@@ -157,15 +136,10 @@ func TestHeadersCalendarHold(t *testing.T) {
 func TestHeadersCalendarOfOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		<-time.After((31 + 29 + 14) * 24 * time.Hour) // 15 March 2000
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
-			perAddress: stint.EachMonth(5, time.UTC),
-		}), &stint.Options{Now: func() time.Time { return time.Now().Add(time.Second) }})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := newMemLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.EachMonth(5, time.UTC)},
+			&stint.Options{Now: func() time.Time { return time.Now().Add(time.Second) }})
 		owner := struct{ stint.Decider }{lim}
-		h := Middleware(owner, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		w := answerTo(Middleware(owner, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status)), withKey(""))
 		require.Equal(t, `"address";q=5;w=2678400`, w.Header().Get("RateLimit-Policy"), "31 days")
 		require.Equal(t, `"address";r=4;t=1468799`, w.Header().Get("RateLimit"))
 	})

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -68,6 +67,10 @@ func TestHeaders(t *testing.T) {
 		"blocked, counts": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Count: always,
 			LockOut: time.Minute}}, script: forever},
 		"blocked, Shadow rule": {limits: blocked, rules: []Rule{{Key: ByIP(perAddress), Shadow: true}}, script: none},
+		"blocked beside a full day": {rules: two, script: `
+			200: 429
+			Fields: Ratelimit "everyone";r=5;t=71694 / Ratelimit-Policy "everyone";q=5;w=86400`, // it is 04:05:06
+			limits: map[stint.Name]stint.Limit{perAddress: stint.Blocked, everyone: stint.EachDay(5, time.UTC)}},
 		// A client that uses what is left, and then waits for t, is never denied.
 		"waits": {limits: map[stint.Name]stint.Limit{everyone: stint.PerMinute(3)}, rules: two[1:], script: `
 			200: 200
@@ -118,11 +121,11 @@ func TestHeadersNested(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		nested := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
 		var before []string
-		w := httptest.NewRecorder()
-		Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			before = w.Header()[stateField]
-			nested.ServeHTTP(w, r)
-		})).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		w := answerTo(Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				before = w.Header()[stateField]
+				nested.ServeHTTP(w, r)
+			})), withKey(""))
 		require.Equal(t, []string{`"address";r=4;t=12`}, before)
 		require.Equal(t, `"address";r=4;t=12, "everyone";r=4;t=12`, w.Header().Get("RateLimit"))
 	})
@@ -176,8 +179,7 @@ func TestRateLimit(t *testing.T) {
 		Rule{Key: ByIP(perAddress), InFlight: 3}, Rule{Key: ByIP(perKey)}, Rule{Key: ByIP(off)}, Rule{Key: ByIP(perIP)},
 		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Shared(everyone), Count: ServerError},
 	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ds = rules.Decisions(r.Context()) }))
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	w := answerTo(h, withKey(""))
 	policy, state := RateLimit(lim, ds)
 	require.Equal(t, w.Header().Get("RateLimit-Policy"), policy)
 	require.Equal(t, w.Header().Get("RateLimit"), state)

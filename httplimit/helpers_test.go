@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,6 +67,43 @@ func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (limiter, *test
 	lim := openLimiter(t, testLimits(t, others), clock.now)
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
 	return lim, clock
+}
+
+// newMemLimiter is newLimiter with other Options. It has no server.
+func newMemLimiter(t testing.TB, others map[stint.Name]stint.Limit, opts *stint.Options) *stint.Limiter {
+	t.Helper()
+	lim, err := stint.New(stint.NewMemStore(), testLimits(t, others), opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lim.Close()) })
+	return lim
+}
+
+// slowStore has saves that wait until end. saving has room for one.
+type slowStore struct {
+	stint.Store
+	saving, release chan struct{}
+	end             func()
+}
+
+func (s *slowStore) Save(changes []stint.Change) error {
+	select {
+	case s.saving <- struct{}{}:
+	default:
+	}
+	<-s.release
+	return s.Store.Save(changes)
+}
+
+// newSlowLimiter returns a Limiter whose commits wait for a store.
+func newSlowLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *slowStore) {
+	t.Helper()
+	s := &slowStore{Store: stint.NewMemStore(), saving: make(chan struct{}, 1), release: make(chan struct{})}
+	s.end = sync.OnceFunc(func() { close(s.release) })
+	lim, err := stint.New(s, testLimits(t, others), &stint.Options{
+		Durability: stint.Synced, CommitTimeout: time.Hour, FlushInterval: 24 * time.Hour})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.end(); require.NoError(t, lim.Close()) })
+	return lim, s
 }
 
 func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
@@ -136,6 +174,20 @@ func status(w http.ResponseWriter, r *http.Request) {
 		json.Unmarshal([]byte(s), &code)
 	}
 	w.WriteHeader(code)
+}
+
+// withKey returns a request with a key.
+func withKey(id string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Key", id)
+	return r
+}
+
+// answerTo serves a request.
+func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }
 
 func left(t testing.TB, lim stint.Decider, key stint.Key) int64 {

@@ -35,9 +35,7 @@ func requireRunning(t *testing.T, lim stint.Decider, want int64) {
 // stream that its client resets gives its place to another.
 func TestInFlightHTTP2(t *testing.T) {
 	const streams, most = 100, 10
-	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}), nil)
-	require.NoError(t, err)
-	defer lim.Close()
+	lim := newMemLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}, nil)
 	entered, left, release := make(chan struct{}, streams), make(chan struct{}, streams), make(chan struct{})
 	var conns sync.Map
 	h := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: most})(http.HandlerFunc(
@@ -65,12 +63,11 @@ func TestInFlightHTTP2(t *testing.T) {
 	res.Body.Close()
 
 	codes := make(chan int, streams)
+	at, err := url.Parse(srv.URL)
+	require.NoError(t, err)
 	ask := func(ctx context.Context) {
-		req, err := http.NewRequestWithContext(ctx, "GET", srv.URL, nil)
-		if err != nil {
-			panic(err)
-		}
-		req.Header.Set("X-Key", "k")
+		req := withKey("k").WithContext(ctx)
+		req.RequestURI, req.URL = "", at
 		res, err := client.Do(req)
 		if err != nil {
 			codes <- 0

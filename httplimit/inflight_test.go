@@ -8,12 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -44,19 +42,6 @@ func (b *blocking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.entered <- struct{}{}
 	<-b.release
 	status(w, r)
-}
-
-func withKey(id string) *http.Request {
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header.Set("X-Key", id)
-	return r
-}
-
-// answerTo serves a request.
-func answerTo(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	return w
 }
 
 func TestInFlight(t *testing.T) {
@@ -113,62 +98,6 @@ func TestInFlight(t *testing.T) {
 		require.Equal(t, `"off";q=3;qu="concurrent-requests"`, w.Header().Get("RateLimit-Policy"))
 		require.Equal(t, `"off";r=2;t=1`, w.Header().Get("RateLimit"))
 	})
-	t.Run("a later place is missing", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		inner := newBlocking()
-		h := Middleware(lim, nil, Rule{Key: byKey, InFlight: 5}, Rule{Key: Shared(everyone), InFlight: 1})(inner)
-		var wg sync.WaitGroup
-		wg.Go(func() { answerTo(h, withKey("a")) })
-		<-inner.entered
-		require.Equal(t, 429, answerTo(h, withKey("b")).Code)
-		running := map[stint.Key]int64{}
-		for found := range rules.InFlightOf(lim) {
-			running[found.Key] = found.Running
-		}
-		require.Equal(t, map[stint.Key]int64{perKey.Key("a"): 1, everyone.Key(""): 1}, running)
-		require.EqualValues(t, 5, left(t, lim, perKey.Key("b")))
-		close(inner.release)
-		wg.Wait()
-		requireNoneInFlight(t, lim)
-	})
-	t.Run("Shadow rules count and do not deny", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		var denied atomic.Int64
-		inner := newBlocking()
-		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
-			if ds[0].InFlight.Denied {
-				denied.Add(1)
-			}
-		}}}}, Rule{Key: byKey, InFlight: 2, Shadow: true})(inner)
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
-			<-inner.entered
-		}
-		close(inner.release)
-		wg.Wait()
-		require.EqualValues(t, 2, denied.Load())
-		requireNoneInFlight(t, lim)
-	})
-	t.Run("a number for each request", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil)
-		var most int64 = 1
-		inner := newBlocking()
-		h := Middleware(lim, nil, Rule{Key: ByHeader(off, "X-Key"),
-			InFlightFunc: func(*http.Request) int64 { return most }})(inner)
-		var wg sync.WaitGroup
-		for _, most = range []int64{2, 2, 3, 0} { // 0: no bound
-			wg.Go(func() { require.Equal(t, 200, answerTo(h, withKey("k")).Code) })
-			<-inner.entered
-		}
-		for _, most = range []int64{3, 1, -1} {
-			require.Equal(t, 429, answerTo(h, withKey("k")).Code)
-		}
-		require.Equal(t, 429, answerTo(h, withKey("other")).Code, "none may run")
-		close(inner.release)
-		wg.Wait()
-		requireNoneInFlight(t, lim)
-	})
 	t.Run("however the handler ends", func(t *testing.T) {
 		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Unlimited})
 		h := Middleware(lim, nil, Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -199,55 +128,6 @@ func TestInFlight(t *testing.T) {
 	})
 }
 
-// Requests wait for their place, first come first served, as long as the rule
-// and the client allow.
-func TestInFlightWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}), nil)
-		require.NoError(t, err)
-		defer lim.Close()
-		const waiting = 1000
-		var order []string
-		h := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 1, InFlightWait: time.Hour,
-			InFlightQueue: waiting})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			order = append(order, r.Header.Get("Number"))
-			time.Sleep(time.Second)
-		}))
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		var codes [waiting + 2]int
-		for i := range codes {
-			wg.Go(func() {
-				r := withKey("k")
-				r.Header.Set("Number", fmt.Sprint(i))
-				if i == 500 {
-					r = r.WithContext(ctx)
-				}
-				codes[i] = answerTo(h, r).Code
-			})
-			synctest.Wait()
-		}
-		require.Equal(t, 429, codes[waiting+1], "the queue is full")
-		spent, err := lim.Check(perKey.Key("k"), 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 1e6-1, spent.Remaining, "waiting spends nothing")
-		cancel()
-		wg.Wait()
-		require.Equal(t, 429, codes[500], "its client is gone")
-		require.Len(t, order, waiting)
-		next := 0
-		for i := range waiting + 1 {
-			if i != 500 {
-				require.Equal(t, 200, codes[i])
-				require.Equal(t, fmt.Sprint(i), order[next])
-				next++
-			}
-		}
-		requireNoneInFlight(t, lim)
-	})
-}
-
 // hijackable is a ResponseWriter of a connection that can be hijacked.
 type hijackable struct{ *discard }
 
@@ -262,12 +142,8 @@ func TestInFlightStorm(t *testing.T) {
 	t.Parallel()
 	const callers, most = 64, 8
 	rounds := inFlightRounds / callers
-	lim, err := stint.New(stint.NewMemStore(), testLimits(t, map[stint.Name]stint.Limit{
-		perKey: stint.PerSecond(1000), off: stint.Unlimited}), nil)
-	require.NoError(t, err)
-	defer lim.Close()
-	var inside atomic.Int64
-	var served atomic.Int64
+	lim := newMemLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1000)}, nil)
+	var inside, served atomic.Int64
 	h := Middleware(lim, nil,
 		Rule{Key: ByHeader(off, "X-Key"), InFlight: most, InFlightWait: time.Millisecond, InFlightQueue: 10},
 		Rule{Key: ByHeader(perKey, "X-Key"), InFlight: 2 * most, Refund: ServerError},

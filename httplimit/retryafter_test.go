@@ -4,12 +4,9 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint"
 )
 
 func TestAskedToWait(t *testing.T) {
@@ -142,25 +139,6 @@ func testHold(t *testing.T, tr *Transport, status int, fields []string, want tim
 	tr.Backoff = nil
 	_, err = send(t, t.Context(), tr, "http://a")
 	require.NoError(t, err)
-}
-
-// A shorter hold that is asked for later does not replace a longer one.
-func TestLongerHold(t *testing.T) {
-	inBubble(t, stint.PerMinute(5), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == "/slow" {
-				<-time.After(time.Second)
-				return answered(r, 429, "Retry-After", "1"), nil
-			}
-			return answered(r, 429, "Retry-After", "3600"), nil
-		})
-		go send(t, t.Context(), tr, "http://a/slow")
-		synctest.Wait()
-		_, err := send(t, t.Context(), tr, "http://a")
-		require.NoError(t, err)
-		<-time.After(time.Minute)
-		require.Equal(t, 59*time.Minute, time.Until(heldUntil(t, lim, hostKey)))
-	})
 }
 
 // If the clocks agree, the client's clock supplies the fraction of a second

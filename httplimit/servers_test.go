@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/testlength"
@@ -164,17 +162,10 @@ func (s *quotaServer) RoundTrip(r *http.Request) (*http.Response, error) {
 // returns the share of the quota that was used, and the most refusals in a
 // window after the first.
 func runAgainst(t *testing.T, s *quotaServer, limit stint.Limit, requests int) (share float64, refusals int) {
-	synctest.Test(t, func(t *testing.T) {
-		limits := testLimits(t, map[stint.Name]stint.Limit{perKey: limit})
-		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 1000 * time.Hour})
-		require.NoError(t, err)
-		defer lim.Close()
-		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true, Base: s}
+	inBubble(t, limit, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+		tr.Base = s
 		<-time.After(31234567 * time.Microsecond) // in the middle of a window and of a second
-		for range requests {
-			_, err := send(t, t.Context(), tr, "http://a")
-			require.NoError(t, err)
-		}
+		sendAll(t, tr, requests)
 	})
 	for window, n := range s.refuses {
 		if window > 0 {

@@ -3,7 +3,6 @@ package httplimit
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -20,17 +19,15 @@ const (
 	tenantFloor
 )
 
-// newShares returns a Limiter with tenants of a total of ten an hour. Tenant
-// "floor" has a floor of two.
-func newShares(t testing.TB, ofTotal, ofTenant stint.Limit) (*stint.Limiter, *testClock) {
+// newShares returns a Limiter with tenants of a total, which keeps two tokens for
+// the tenant "floor".
+func newShares(t testing.TB, ofTotal stint.Limit) (*stint.Limiter, *testClock) {
 	t.Helper()
-	floor := stint.PerHour(2)
 	limits, err := stint.NewLimits(stint.Names{
-		total:       {Label: "total", ID: stint.Shared},
-		tenant:      {Label: "tenant", Parent: total, Floor: tenantFloor},
+		total:       {Label: "total", ID: stint.Shared, Limit: ofTotal},
+		tenant:      {Label: "tenant", Parent: total, Floor: tenantFloor, Limit: stint.PerHour(20)},
 		tenantFloor: {Label: "floor"},
-	}.WithLimits(map[stint.Name]stint.Limit{total: ofTotal, tenant: ofTenant}),
-		stint.Override{Key: tenantFloor.Key("floor"), Limit: floor})
+	}, stint.Override{Key: tenantFloor.Key("floor"), Limit: stint.PerHour(2)})
 	require.NoError(t, err)
 	clock := newTestClock()
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: clock.now})
@@ -41,7 +38,7 @@ func newShares(t testing.TB, ofTotal, ofTenant stint.Limit) (*stint.Limiter, *te
 
 // The fields, and the decisions, are those of the total if it decides.
 func TestShares(t *testing.T) {
-	byTenant := ByHeader(tenant, "X-Tenant")
+	byTenant := ByHeader(tenant, "X-Key")
 	// Until t is over, the client can use no more than r. A total does not lend what
 	// it keeps for its floors.
 	t.Run("fields of a total with a floor", func(t *testing.T) {
@@ -50,31 +47,25 @@ func TestShares(t *testing.T) {
 				"200 r=1;t=360", "200 r=0;t=360", "429 r=0;t=360"},
 			3: {"200 r=5;t=360", "200 r=2;t=360", "429 r=2;t=360", "429 r=2;t=260"},
 		} {
-			lim, clock := newShares(t, stint.PerHour(10), stint.PerHour(20))
+			lim, clock := newShares(t, stint.PerHour(10))
 			h := Middleware(lim, nil, Rule{Key: byTenant, Cost: cost})(http.HandlerFunc(status))
 			for i, want := range want {
 				if i == 3 && cost == 3 {
 					clock.pass(100 * time.Second)
 				}
-				r := httptest.NewRequest("GET", "/", nil)
-				r.Header.Set("X-Tenant", "greedy")
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, r)
+				w := answerTo(h, withKey("greedy"))
 				_, state, _ := strings.Cut(w.Header().Get("RateLimit"), ";")
 				require.Equal(t, want, fmt.Sprintf("%d %s", w.Code, state), "request %d of cost %d", i+1, cost)
 			}
 		}
 	})
 	t.Run("what observers and clients see", func(t *testing.T) {
-		lim, _ := newShares(t, stint.PerHour(4), stint.PerHour(20))
+		lim, _ := newShares(t, stint.PerHour(4))
 		var seen []rules.Decision
 		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
 			seen = append(seen, ds...)
 		}}}}, Rule{Key: byTenant})(http.HandlerFunc(status))
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Header.Set("X-Tenant", "greedy")
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
+		w := answerTo(h, withKey("greedy"))
 		require.Equal(t, `"total";q=4;w=3600`, w.Header().Get("RateLimit-Policy"), "the label goes with the number")
 		require.Len(t, seen, 1)
 		require.Equal(t, total.Key(""), seen[0].Key)

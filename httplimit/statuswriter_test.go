@@ -9,14 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/rules"
 )
 
@@ -141,20 +139,19 @@ func TestStatusWriter(t *testing.T) {
 	} {
 		t.Run(name+" writes the header", func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
-			w := httptest.NewRecorder()
-			Middleware(lim, nil, Rule{Key: ByIP(failures), Refund: rules.OneOf(200)})(http.HandlerFunc(
-				func(w http.ResponseWriter, _ *http.Request) { f(w) })).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			w := answerTo(Middleware(lim, nil, Rule{Key: ByIP(failures), Refund: rules.OneOf(200)})(http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { f(w) })), withKey(""))
 			require.Equal(t, `"login";r=5;t=12`, w.Result().Header.Get("RateLimit"), "refunded before the client can see it")
 		})
 	}
 	t.Run("switching protocols", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
 		key := failures.Key("192.0.2.1")
-		waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answerTo(waiting(lim)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusSwitchingProtocols)
 			require.EqualValues(t, 4, left(t, lim, key), "before the client can see it")
 			w.Write(nil)
-		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		})), withKey(""))
 		require.EqualValues(t, 4, left(t, lim, key))
 	})
 	t.Run("panic", func(t *testing.T) {
@@ -176,12 +173,7 @@ func TestStatusWriter(t *testing.T) {
 // own goroutine, and the answer does not wait for it.
 func TestTimeoutHandler(t *testing.T) {
 	outer, _ := newLimiter(t, nil)
-	store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
-	disk, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
-	require.NoError(t, err)
-	defer disk.Close()
-	release := sync.OnceFunc(func() { close(store.release) })
-	defer release()
+	disk, store := newSlowLimiter(t, nil)
 	memory, _ := newLimiter(t, nil)
 	for _, tc := range []struct {
 		name    string
@@ -207,7 +199,7 @@ func TestTimeoutHandler(t *testing.T) {
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)
 			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5;t=12`))
-			release()
+			store.end()
 			<-done
 			require.EqualValues(t, 4, left(t, tc.lim, local[failures]))
 		})

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -74,14 +75,32 @@ func answered(r *http.Request, status int, fields ...string) *http.Response {
 	return res
 }
 
+// answering returns a Base that answers with these statuses in turn. The last one
+// stays.
+func answering(statuses ...int) roundTrip {
+	return func(r *http.Request) (*http.Response, error) {
+		status := statuses[0]
+		if len(statuses) > 1 {
+			statuses = statuses[1:]
+		}
+		return answered(r, status), nil
+	}
+}
+
+// sendAll sends n requests.
+func sendAll(t testing.TB, tr *Transport, n int) {
+	t.Helper()
+	for range n {
+		_, err := send(t, t.Context(), tr, "http://a")
+		require.NoError(t, err)
+	}
+}
+
 // inBubble runs a test in a bubble of synctest, with a Transport that waits.
 func inBubble(t *testing.T, limit stint.Limit, f func(t *testing.T, lim *stint.Limiter, tr *Transport)) {
 	synctest.Test(t, func(t *testing.T) {
-		limits := testLimits(t, map[stint.Name]stint.Limit{perKey: limit})
 		// Without a flush each second, because the clock of the bubble goes on for hours.
-		lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := newMemLimiter(t, map[stint.Name]stint.Limit{perKey: limit}, &stint.Options{FlushInterval: 1000 * time.Hour})
 		f(t, lim, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true})
 	})
 }
@@ -89,53 +108,55 @@ func inBubble(t *testing.T, limit stint.Limit, f func(t *testing.T, lim *stint.L
 func TestTransport(t *testing.T) {
 	limit := stint.PerHour(2)
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: limit})
-	base := roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 404), nil })
-	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: base}
-	for range 2 {
-		_, err := send(t, t.Context(), tr, "http://a")
-		require.NoError(t, err)
-	}
+	tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: answering(404)}
+	sendAll(t, tr, 2)
 	clock.pass(20 * time.Minute)
 	_, err := send(t, t.Context(), tr, "http://a")
 	require.Equal(t, &rules.QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
 	require.EqualError(t, err, "stint: the quota is used up: try again in 10m0s")
 	clock.pass(10 * time.Minute)
-	_, err = send(t, t.Context(), tr, "http://a")
-	require.NoError(t, err)
+	sendAll(t, tr, 1)
 }
 
 func TestTransportErrors(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{everyone: stint.Blocked})
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
+	ofHost, ofBlocked := ByHost(perKey), func(*http.Request) (stint.Key, error) { return everyone.Key(""), nil }
 	for name, tc := range map[string]struct {
 		ctx  context.Context
-		tr   *Transport
+		lim  stint.Decider
+		key  KeyFunc
 		url  string
 		want error
 	}{
-		"no host":    {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey)}, "file:///x", rules.ErrNoID},
-		"undeclared": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99)}, "http://a", stint.ErrUnknownName},
-		"undeclared, Wait": {t.Context(), &Transport{Limiter: lim, Key: ByHost(99), Wait: true}, "http://a",
-			stint.ErrUnknownName},
-		"over the burst": {t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Cost: costing(6)}, "http://a",
-			stint.ErrCostOverBurst},
-		"cancelled":         {ctx, &Transport{Limiter: lim, Key: ByHost(perKey)}, "http://a", gone},
-		"cancelled, Wait":   {ctx, &Transport{Limiter: lim, Key: ByHost(perKey), Wait: true}, "http://a", gone},
-		"neither":           {t.Context(), &Transport{}, "http://a", nil},
-		"without a Limiter": {t.Context(), &Transport{Key: ByHost(perKey)}, "http://a", nil},
-		"without a Key":     {t.Context(), &Transport{Limiter: lim}, "http://a", nil},
+		"no host":           {t.Context(), lim, ofHost, "file:///x", rules.ErrNoID},
+		"undeclared":        {t.Context(), lim, ByHost(99), "http://a", stint.ErrUnknownName},
+		"over the burst":    {t.Context(), lim, ofHost, "http://a", stint.ErrCostOverBurst},
+		"cancelled":         {ctx, lim, ofHost, "http://a", gone},
+		"blocked":           {t.Context(), lim, ofBlocked, "http://a", stint.ErrBlocked},
+		"neither":           {t.Context(), nil, nil, "http://a", nil},
+		"without a Limiter": {t.Context(), nil, ofHost, "http://a", nil},
+		"without a Key":     {t.Context(), lim, nil, "http://a", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := send(t, tc.ctx, tc.tr, tc.url)
-			if tc.want == nil {
-				require.ErrorContains(t, err, " needs a ")
-			} else {
-				require.ErrorIs(t, err, tc.want)
-			}
-			require.EqualValues(t, 5, left(t, lim, hostKey), "nothing is spent")
-		})
+		for _, wait := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", Wait ", wait), func(t *testing.T) {
+				_, err := send(t, tc.ctx, &Transport{Limiter: tc.lim, Key: tc.key, Cost: costing(6), Wait: wait}, tc.url)
+				switch tc.want {
+				case nil:
+					require.ErrorContains(t, err, " needs a ")
+				case stint.ErrBlocked:
+					require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
+					require.Equal(t, everyone.Key(""), quotaError(t, err).Key)
+					require.EqualError(t, err, "stint: the limit blocks all requests")
+					fallthrough
+				default:
+					require.ErrorIs(t, err, tc.want)
+				}
+				require.EqualValues(t, 5, left(t, lim, hostKey), "nothing is spent")
+			})
+		}
 	}
 	t.Run("of a hold", func(t *testing.T) {
 		var told error
@@ -164,10 +185,7 @@ func TestTransportWait(t *testing.T) {
 				}
 				return answered(r, 200), nil
 			})
-			for range 5 {
-				_, err := send(t, t.Context(), tr, "http://a")
-				require.NoError(t, err)
-			}
+			sendAll(t, tr, 5)
 			require.Equal(t, []time.Duration{0, time.Minute, 2 * time.Minute, 12 * time.Minute, 13 * time.Minute}, sent)
 
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -191,13 +209,10 @@ func TestTransportWait(t *testing.T) {
 	t.Run("full queue", func(t *testing.T) {
 		limit := stint.Limit{Burst: 1, Count: 1, Period: time.Minute, Queue: 1}
 		inBubble(t, limit, func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil })
+			tr.Base = answering(200)
 			var wg sync.WaitGroup
 			for range 2 {
-				wg.Go(func() {
-					_, err := send(t, t.Context(), tr, "http://a")
-					require.NoError(t, err)
-				})
+				wg.Go(func() { sendAll(t, tr, 1) })
 			}
 			synctest.Wait() // one is sent, one is in line
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -213,19 +228,6 @@ func TestTransportWait(t *testing.T) {
 			wg.Wait()
 		})
 	})
-}
-
-// A request of a blocked limit fails with a *rules.QuotaError, with and without
-// Wait.
-func TestTransportBlocked(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.Blocked})
-	for _, wait := range []bool{false, true} {
-		_, err := send(t, t.Context(), &Transport{Limiter: lim, Key: ByHost(perKey), Wait: wait}, "http://a")
-		require.Equal(t, stint.Blocked, quotaError(t, err).Limit)
-		require.Equal(t, hostKey, quotaError(t, err).Key)
-		require.ErrorIs(t, err, stint.ErrBlocked)
-		require.EqualError(t, err, "stint: the limit blocks all requests")
-	}
 }
 
 // A request's tokens are returned only if no server can have seen it.
@@ -287,10 +289,7 @@ func TestTransportRefund(t *testing.T) {
 		})
 	}
 	t.Run("cancelled during the commit", func(t *testing.T) {
-		store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
-		lim, err := stint.New(store, testLimits(t, nil), &stint.Options{Durability: stint.Synced, CommitTimeout: time.Hour})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim, store := newSlowLimiter(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -300,8 +299,8 @@ func TestTransportRefund(t *testing.T) {
 		}()
 		<-store.saving
 		cancel()
-		close(store.release)
-		err = <-ended
+		store.end()
+		err := <-ended
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, broken, "not sent")
 		// The instant that the refund knows is a little earlier than the spend.
@@ -309,22 +308,19 @@ func TestTransportRefund(t *testing.T) {
 	})
 	t.Run("two quotas", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
-		answer := func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }
-		inner := &Transport{Limiter: lim, Key: Shared(everyone), Base: roundTrip(answer)}
+		inner := &Transport{Limiter: lim, Key: Shared(everyone), Base: answering(200)}
 		outer := &Transport{Limiter: lim, Key: ByHost(perKey), Base: inner}
-		_, err := send(t, t.Context(), outer, "http://a")
-		require.NoError(t, err)
+		sendAll(t, outer, 1)
 		require.EqualValues(t, 4, left(t, lim, hostKey))
 		require.EqualValues(t, 4, left(t, lim, everyone.Key("")))
 		spend(t, lim, everyone.Key(""), 4)
-		_, err = send(t, t.Context(), outer, "http://a")
-		var quota *rules.QuotaError
-		require.ErrorAs(t, err, &quota)
-		require.Equal(t, everyone.Key(""), quota.Key)
+		_, err := send(t, t.Context(), outer, "http://a")
+		require.Equal(t, everyone.Key(""), quotaError(t, err).Key)
 		require.EqualValues(t, 4, left(t, lim, hostKey), "what was not sent costs nothing")
-		outermost := &Transport{Limiter: lim, Key: func(*http.Request) (stint.Key, error) { return failures.Key("x"), nil }, Base: outer}
+		ofX := func(*http.Request) (stint.Key, error) { return failures.Key("x"), nil }
+		outermost := &Transport{Limiter: lim, Key: ofX, Base: outer}
 		_, err = send(t, t.Context(), outermost, "http://a")
-		require.ErrorAs(t, err, &quota)
+		quotaError(t, err)
 		require.EqualValues(t, 4, left(t, lim, hostKey), "of three quotas, too")
 		require.EqualValues(t, 5, left(t, lim, failures.Key("x")))
 
@@ -341,12 +337,12 @@ func TestTransportRefund(t *testing.T) {
 		spend(t, lim, everyone.Key(""), 5)
 		outer.Base = retrying
 		_, err = send(t, t.Context(), outer, "http://a")
-		require.ErrorAs(t, err, &quota)
+		quotaError(t, err)
 		require.EqualValues(t, 4, left(t, lim, hostKey), "a server may have seen the first try")
 	})
 	t.Run("after a while", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
-		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 5 }}
+		tr := &Transport{Limiter: lim, Key: ByHost(perKey), Cost: costing(5)}
 		tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
 			clock.pass(48 * time.Second) // four tokens are back, and others spend them
 			spend(t, lim, hostKey, 4)
@@ -376,43 +372,22 @@ func TestTransportSettle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
-			var failure error
-			tr := &Transport{
-				Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 3 },
-				Base:    roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
-				OnError: func(_ *http.Request, err error) { failure = err },
+			failure := ""
+			sendAll(t, &Transport{
+				Limiter: lim, Key: ByHost(perKey), Cost: costing(3), Base: answering(200),
+				OnError: func(_ *http.Request, err error) { failure = err.Error() },
 				Settle: func(res *http.Response, done func(int64)) {
 					require.Equal(t, 200, res.StatusCode)
 					for _, cost := range tc.costs {
 						done(cost)
 					}
 				},
-			}
-			_, err := send(t, t.Context(), tr, "http://a")
-			require.NoError(t, err)
+			}, 1)
 			require.Equal(t, tc.left, left(t, lim, hostKey))
-			if tc.err != "" {
-				require.ErrorContains(t, failure, tc.err)
-			} else {
-				require.NoError(t, failure)
-			}
+			require.Contains(t, failure, tc.err)
+			require.Equal(t, tc.err == "", failure == "")
 		})
 	}
-	t.Run("at the end of the body, after a while", func(t *testing.T) {
-		lim, clock := newLimiter(t, nil)
-		var finish func(int64)
-		tr := &Transport{
-			Limiter: lim, Key: ByHost(perKey), Cost: func(*http.Request) int64 { return 5 },
-			Base:   roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
-			Settle: func(_ *http.Response, done func(int64)) { finish = done },
-		}
-		_, err := send(t, t.Context(), tr, "http://a")
-		require.NoError(t, err)
-		clock.pass(48 * time.Second)
-		spend(t, lim, hostKey, 4)
-		finish(1)
-		require.EqualValues(t, 0, left(t, lim, hostKey), "four are back already")
-	})
 }
 
 // Two Transports on one Limiter: of two holds, the longer one stays, in whatever
@@ -420,9 +395,7 @@ func TestTransportSettle(t *testing.T) {
 func TestTransportHolds(t *testing.T) {
 	for _, first := range []time.Duration{time.Hour, time.Minute} {
 		clock := newTestClock()
-		lim, err := stint.New(stint.NewMemStore(), testLimits(t, nil), &stint.Options{Now: clock.now})
-		require.NoError(t, err)
-		defer lim.Close()
+		lim := newMemLimiter(t, nil, &stint.Options{Now: clock.now})
 		between := &betweenCalls{Limiter: lim}
 		asks := func(wait time.Duration, before func()) *Transport {
 			return &Transport{Limiter: between, Key: ByHost(perKey), Base: roundTrip(
@@ -433,11 +406,9 @@ func TestTransportHolds(t *testing.T) {
 		}
 		one := asks(first, func() {})
 		other := asks(time.Hour+time.Minute-first, func() { // it is under way when the other one is answered
-			_, err := send(t, t.Context(), one, "http://a")
-			require.NoError(t, err)
+			sendAll(t, one, 1)
 		})
-		_, err = send(t, t.Context(), other, "http://a")
-		require.NoError(t, err)
+		sendAll(t, other, 1)
 		require.Equal(t, time.Hour, heldUntil(t, lim, hostKey).Sub(clock.now()))
 
 		clock.pass(2 * time.Hour)
@@ -445,8 +416,7 @@ func TestTransportHolds(t *testing.T) {
 			between.onBucket = nil
 			require.NoError(t, errorOf(lim.Hold(hostKey, clock.now().Add(2*time.Hour))))
 		}
-		_, err = send(t, t.Context(), one, "http://a")
-		require.NoError(t, err)
+		sendAll(t, one, 1)
 		if between.onBucket == nil { // otherwise it has no such gap
 			require.Equal(t, 2*time.Hour, heldUntil(t, lim, hostKey).Sub(clock.now()))
 		}
@@ -465,21 +435,6 @@ func (b *betweenCalls) Bucket(key stint.Key) (stint.Bucket, error) {
 		f()
 	}
 	return found, err
-}
-
-// slowStore has saves that wait. saving has room for one.
-type slowStore struct {
-	stint.Store
-	saving, release chan struct{}
-}
-
-func (s *slowStore) Save(changes []stint.Change) error {
-	select {
-	case s.saving <- struct{}{}:
-	default:
-	}
-	<-s.release
-	return s.Store.Save(changes)
 }
 
 func TestByHost(t *testing.T) {
@@ -506,21 +461,15 @@ func TestTransportSettleAfterSlowCommit(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		t.Run("Wait "+strconv.FormatBool(wait), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &slowStore{stint.NewMemStore(), make(chan struct{}, 1), make(chan struct{})}
-				limits := testLimits(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1).WithBurst(10)})
-				lim, err := stint.New(store, limits, &stint.Options{Durability: stint.Synced, FlushInterval: 24 * time.Hour})
-				require.NoError(t, err)
-				defer lim.Close()
+				lim, store := newSlowLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1).WithBurst(10)})
 				var settle func(cost int64)
 				tr := &Transport{
-					Limiter: lim, Key: ByHost(perKey), Cost: costing(10), Wait: wait,
+					Limiter: lim, Key: ByHost(perKey), Cost: costing(10), Wait: wait, Base: answering(200),
 					Settle: func(_ *http.Response, done func(cost int64)) { settle = done },
-					Base:   roundTrip(func(r *http.Request) (*http.Response, error) { return answered(r, 200), nil }),
 				}
 				begun := time.Now()
-				time.AfterFunc(4*time.Second, func() { close(store.release) })
-				_, err = send(t, t.Context(), tr, "http://a")
-				require.NoError(t, err)
+				time.AfterFunc(4*time.Second, store.end)
+				sendAll(t, tr, 1)
 				<-time.After(10*time.Second - time.Since(begun)) // all 10 are back
 				d, err := lim.Spend(hostKey, 10)
 				require.NoError(t, err)
