@@ -218,7 +218,7 @@ func TestCalendarLimits(t *testing.T) {
 	}, nil)
 	r := rigOn(t, NewMemStore(), shares, Options{})
 	_, err = r.SpendAll(Request{Key: Key{2, "a"}, Cost: 1, Limit: EachDay(5, nil)})
-	require.ErrorIs(t, err, ErrShare)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = shares.With(Override{Key: Name(2).Key("a"), Limit: EachDay(1, nil)})
 	require.ErrorAs(t, err, new(*ConfigError))
 
@@ -496,7 +496,7 @@ func TestCalendarWait(t *testing.T) {
 			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()
 			pass(time.Hour)
 			_, err := r.Reserve(key.Cost(1))
-			require.ErrorIs(t, err, ErrCalendar)
+			require.ErrorIs(t, err, errors.ErrUnsupported)
 			_, err = r.Reserve(key.Cost(6))
 			require.ErrorIs(t, err, ErrCostOverBurst)
 			require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(6))), ErrCostOverBurst)

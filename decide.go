@@ -140,12 +140,12 @@ func (l *Limiter) reset(key Key) error {
 //
 // The Limit of the Request counts, or else the configured one. Cost and Mode do
 // not. The change is as durable as a spend. Errors are those of Spend, and
-// ErrShare for a share of a total.
+// errors.ErrUnsupported for a share of a total.
 func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	rs := [1]request{{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}
 	err := l.give(&rs[0], &req)
 	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
-		err = fmt.Errorf("%w: %s cannot be raised", ErrShare, ls.labeled(req.Key))
+		err = fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(req.Key))
 	}
 	if err != nil {
 		return time.Time{}, l.failed(req.Key, err)

@@ -721,7 +721,7 @@ func TestRaise(t *testing.T) {
 		defer l.Close()
 		for _, key := range []Key{{2, "a"}, {1, ""}} {
 			_, err = l.Raise(Request{Key: key}, l.Now().Add(time.Hour))
-			require.ErrorIs(t, err, ErrShare)
+			require.ErrorIs(t, err, errors.ErrUnsupported)
 		}
 	})
 }

@@ -35,6 +35,11 @@ var ErrGone = boltstore.ErrGone
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was
 // spent.
+//
+// A call that a limit does not support returns errors.ErrUnsupported. A share of a
+// total, the total and the floors have no queue, and no call may spend from a floor
+// directly, or refund to it. A quota that follows the calendar has no queue, and
+// Wait waits for its next period.
 var (
 	// ErrClosed: the Limiter is closed.
 	ErrClosed = boltstore.ErrClosed
@@ -60,15 +65,6 @@ var (
 
 	// ErrBlocked: the limit of the id is Blocked, so its turn never comes.
 	ErrBlocked = errors.New("stint: id is blocked")
-
-	// ErrShare: the call does not support limits that share a total. Such a limit,
-	// its total and its floor have no queue, and no call may spend from a floor
-	// directly, or refund to it.
-	ErrShare = errors.New("stint: not for shares of a total")
-
-	// ErrCalendar: the call does not support quotas that follow the calendar. Such
-	// a limit has no queue: Wait waits for the next period.
-	ErrCalendar = errors.New("stint: not for quotas that follow the calendar")
 
 	// ErrNotDurable: the store could not make the decision durable; the tokens
 	// may stay spent.
@@ -103,3 +99,16 @@ func (e *ConfigError) Error() string {
 }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
+
+// unsupported says why a call is errors.ErrUnsupported.
+type unsupported string
+
+const (
+	errShare    unsupported = "stint: not for shares of a total"
+	errCalendar unsupported = "stint: not for quotas that follow the calendar"
+)
+
+func (e unsupported) Error() string { return string(e) }
+
+// Is makes it errors.ErrUnsupported.
+func (e unsupported) Is(target error) bool { return target == errors.ErrUnsupported }

@@ -54,7 +54,7 @@ func Example_hardQuota() {
 	limit.Durability = stint.Synced
 	limits := limitsOf(OrdersPerAccount, limit)
 
-	fmt.Println(limits.Default(OrdersPerAccount))
+	fmt.Println(limits.For(OrdersPerAccount.Key("any")))
 	fmt.Println(admitted(limit, 24*time.Hour))
 	// Output:
 	// 980/24h burst 21 true

@@ -329,8 +329,8 @@ func ExampleLimits_Share() {
 	d, _ = limiter.Spend(Tenant.Key("acme"), 1)
 	fmt.Println("acme has to wait", d.RetryAfter)
 
-	share, _ := limits.Share(Tenant.Key("acme"))
-	fmt.Println("loans leave", share.Kept, "for", share.Floor.ID, "and the others")
+	_, floor, kept, _ := limits.Share(Tenant.Key("acme"))
+	fmt.Println("loans leave", kept, "for", floor.ID, "and the others")
 	st := limiter.Stats().Limits[Tenant]
 	fmt.Println("allowed:", st.Allowed, "borrowed:", st.Borrowed)
 	// Output:

@@ -1,7 +1,6 @@
 package stint
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +99,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 		return l, err
 	}
 	corrupt := err
-	aside, done, err := boltstore.SetAside(path, found, cmp.Or(o.LockTimeout, time.Second))
+	aside, done, err := boltstore.SetAside(path, found, o.LockTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("stint: set %s aside: %w", path, err)
 	}
@@ -116,9 +115,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 }
 
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
-	store, err := OpenBolt(path, limits.names, &BoltOptions{
-		LockTimeout: o.LockTimeout, MaxResident: o.MaxResident, ErrorIfNotExists: o.ErrorIfNotExists,
-	})
+	store, err := OpenBolt(path, limits.names, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +139,8 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		return nil, errors.New("stint: New: no store")
 	case limits == nil:
 		return nil, errors.New("stint: New: no limits")
+	case o.ReadOnly:
+		return nil, errors.New("stint: New: ReadOnly is for OpenBolt, and a Limiter has to write")
 	}
 	l := &Limiter{
 		opts:      o,

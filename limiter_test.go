@@ -415,7 +415,7 @@ func TestErrorsNameTheLabel(t *testing.T) {
 		{func() error { _, err := r.Reserve(off.Key("bob").Cost(1)); return err },
 			ErrBlocked, "stint: id is blocked: Off:bob"},
 		{func() error { _, err := r.Reserve(daily.Key("bob").Cost(1)); return err },
-			ErrCalendar, "stint: not for quotas that follow the calendar: Daily:bob has no queue"},
+			errors.ErrUnsupported, "stint: not for quotas that follow the calendar: Daily:bob has no queue"},
 		{func() error { return errorOf(r.Wait(soon, daily.Key("bob").Cost(1))) },
 			context.DeadlineExceeded, "stint: wait for Daily:bob: its turn would come too late: in "},
 		{func() error {
@@ -426,15 +426,15 @@ func TestErrorsNameTheLabel(t *testing.T) {
 		{func() error { _, err := shares.Spend(theTotal, 801); return err },
 			ErrCostOverBurst, "stint: cost over burst: 801 of 800 for Total"},
 		{func() error { _, err := shares.Spend(shareFloor.Key("acme"), 1); return err },
-			ErrShare, "stint: not for shares of a total: TenantFloor:acme is a floor"},
+			errors.ErrUnsupported, "stint: not for shares of a total: TenantFloor:acme is a floor"},
 		{func() error { _, err := shares.Reserve(acme.Cost(1)); return err },
-			ErrShare, "stint: not for shares of a total: Tenant:acme has no queue"},
+			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme has no queue"},
 		{func() error { _, err := shares.Raise(Request{Key: acme}, shares.clock.Now()); return err },
-			ErrShare, "stint: not for shares of a total: Tenant:acme cannot be raised"},
+			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme cannot be raised"},
 		{func() error { _, err := shares.SpendAll(Request{Key: theTotal, Limit: PerSecond(1)}); return err },
-			ErrShare, "stint: not for shares of a total: Total is a total"},
+			errors.ErrUnsupported, "stint: not for shares of a total: Total is a total"},
 		{func() error { _, err := shares.SpendAll(Request{Key: acme, Limit: EachDay(1, nil)}); return err },
-			ErrShare, "stint: not for shares of a total: Tenant:acme cannot be held to 1/day"},
+			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme cannot be held to 1/day"},
 	} {
 		err := c.call()
 		require.ErrorIs(t, err, c.kind)

@@ -116,8 +116,9 @@ func (ls *Limits) withNames(names Names) (*Limits, error) {
 			}
 			continue
 		}
+		spec.Limit = Unlimited
 		with.names[name] = spec
-		b.declare(name, spec, Unlimited)
+		b.declare(name, spec, spec.Limit)
 		if spec.Parent != 0 || spec.Floor != 0 {
 			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
 		}
@@ -283,17 +284,9 @@ func (ls *Limits) For(key Key) (Limit, bool) {
 	return ls.rules[r].limit, true
 }
 
-// Default returns the limit of ids without an override. It returns false if
-// they are unlimited, or if the Name is not declared.
-func (ls *Limits) Default(name Name) (Limit, bool) {
-	if !ls.declares(name) || ls.settings[name].rule == unlimited {
-		return Limit{}, false
-	}
-	return ls.rules[ls.settings[name].rule].limit, true
-}
-
-// Spec returns the declaration of a Name. It returns false if the Name is not
-// declared. It copies no map, as Names does.
+// Spec returns the declaration of a Name, whose Limit is that of ids without an
+// override. It returns false if the Name is not declared. It copies no map, as
+// Names does.
 func (ls *Limits) Spec(name Name) (NameSpec, bool) {
 	spec, ok := ls.names[name]
 	return spec, ok

@@ -268,8 +268,6 @@ func TestLimitsOfNothing(t *testing.T) {
 		require.ErrorIs(t, err, ErrUnknownName)
 		_, ok := ls.For(Key{})
 		require.False(t, ok)
-		_, ok = ls.Default(Unknown)
-		require.False(t, ok)
 		_, err = ls.With(Override{Key: Name(1).Key("x"), Limit: PerHour(1)})
 		require.ErrorIs(t, err, ErrUnknownName)
 	}
@@ -355,7 +353,7 @@ func TestLimitOfNameSpec(t *testing.T) {
 		}
 		require.NoError(t, err)
 		for name := Name(1); name <= 3; name++ {
-			got, ok := ls.Default(name)
+			got, ok := ls.For(name.Key("any"))
 			require.Equal(t, tc.want[name], got)
 			require.Equal(t, tc.want[name] != Limit{}, ok)
 		}
@@ -470,9 +468,6 @@ func TestBlocked(t *testing.T) {
 		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
 		require.True(t, r.Allow(Name(1).Key("a")))
 		require.False(t, r.Allow(Name(1).Key("b")))
-		def, ok := limits.Default(1)
-		require.Equal(t, Blocked, def)
-		require.True(t, ok)
 	})
 	require.Equal(t, "blocked", Blocked.String())
 	require.NoError(t, Blocked.Validate())

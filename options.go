@@ -42,6 +42,12 @@ type Options struct {
 	// volume that is not mounted, does not go unnoticed.
 	ErrorIfNotExists bool
 
+	// ReadOnly makes OpenBolt leave the file as it is, byte for byte. The file has to
+	// exist, OpenBolt enters no names, and calls that would write fail. Several
+	// processes may have a file open with ReadOnly. While they do, no process can
+	// open it to write. A Limiter needs a file to write: Open and New refuse ReadOnly.
+	ReadOnly bool
+
 	wall    func() time.Time // the wall clock; nil means the system's
 	machine clock.Machine    // nil means the system's, unless there is a wall
 }
@@ -67,6 +73,7 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	c.Durability = cmp.Or(c.Durability, Flushed)
 	c.FlushInterval = cmp.Or(c.FlushInterval, time.Second)
+	c.LockTimeout = cmp.Or(c.LockTimeout, time.Second)
 	c.CommitTimeout = cmp.Or(c.CommitTimeout, 5*time.Second)
 	c.MaxResident = cmp.Or(c.MaxResident, 1<<20)
 	return c, nil

@@ -11,22 +11,17 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Share has the total and the floor that an id takes from.
-type Share struct {
-	Total Key
-	Floor Key   // zero if the id has no floor
-	Kept  int64 // tokens that loans leave in the total: the bursts of all floors
-}
-
-// Share returns the buckets that a request for a key takes from besides its
-// own. It returns false if the limit has no Parent.
-func (ls *Limits) Share(key Key) (Share, bool) {
+// Share returns the buckets that a request for a key takes from besides its own:
+// the total, and the floor of the id, which is zero if it has none. kept is how
+// many tokens loans leave in the total: the bursts of all floors. ok is false if
+// the limit has no Parent.
+func (ls *Limits) Share(key Key) (total, floor Key, kept int64, ok bool) {
 	m := ls.member(key.Name)
 	if m.role != classRole {
-		return Share{}, false
+		return Key{}, Key{}, 0, false
 	}
-	floor, _ := ls.floorOf(m, key.ID)
-	return Share{Total: m.total.Key(""), Floor: floor, Kept: ls.kept(m.total)}, true
+	floor, _ = ls.floorOf(m, key.ID)
+	return m.total.Key(""), floor, ls.kept(m.total), true
 }
 
 // group is a request for a class or a total, with a part for each bucket.
@@ -73,12 +68,12 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		case m.role == plainRole:
 			continue
 		case r.given != nil && r.given.periods != nil:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be held to %v", ErrShare,
+			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be held to %v", errShare,
 				ls.labeled(r.key), r.given.limit))
 		case m.role == floorRole && r.mode != CheckOnly:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a floor", ErrShare, ls.labeled(r.key)))
+			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a floor", errShare, ls.labeled(r.key)))
 		case m.role == totalRole && r.given != nil:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a total, whose limit is the configured one", ErrShare,
+			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a total, whose limit is the configured one", errShare,
 				ls.labeled(r.key)))
 		case m.role == floorRole:
 			r.role = plainRole

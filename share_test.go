@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -213,7 +214,7 @@ func TestShare(t *testing.T) {
 	run("errors", func(t *testing.T, r *rig) {
 		for _, key := range []Key{acme, theTotal, acmeFloor} {
 			_, err := r.Reserve(key.Cost(1))
-			require.ErrorIs(t, err, ErrShare)
+			require.ErrorIs(t, err, errors.ErrUnsupported)
 		}
 		_, err := r.Spend(shareTenant.Key(""), 1)
 		require.ErrorIs(t, err, ErrInvalidID)
@@ -256,9 +257,10 @@ func TestShareLimitsChange(t *testing.T) {
 		return r.SetOverrides(Override{Key: shareFloor.Key(id), Limit: l})
 	}
 	require.NoError(t, set("initech", PerSecond(600)))
-	of, ok := r.Limits().Share(acme)
+	total, floor, kept, ok := r.Limits().Share(acme)
 	require.True(t, ok)
-	require.Equal(t, Share{theTotal, acmeFloor, 800}, of)
+	require.Equal(t, []Key{theTotal, acmeFloor}, []Key{total, floor})
+	require.EqualValues(t, 800, kept)
 	mistakes := func(err error) (texts []string) {
 		require.Error(t, err)
 		for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
@@ -281,16 +283,17 @@ func TestShareLimitsChange(t *testing.T) {
 		mistakes(set("acme", Blocked)))
 	require.NotEmpty(t, mistakes(r.SetOverrides(Override{Key: shareTenant.Key("acme"), Limit: PerSecond(50)})))
 	require.NotEmpty(t, mistakes(r.SetOverrides(Override{Key: shareTotal.Key(""), Limit: PerSecond(999)})))
-	of, _ = r.Limits().Share(acme)
-	require.EqualValues(t, 800, of.Kept, "nothing has changed")
+	_, _, kept, _ = r.Limits().Share(acme)
+	require.EqualValues(t, 800, kept, "nothing has changed")
 
 	require.NoError(t, r.SetOverrides(
 		Override{Key: shareTenant.Key("acme"), Limit: PerSecond(50)},
 		Override{Key: shareFloor.Key("acme")},
 	))
 	require.NoError(t, r.SetOverrides(Override{Key: shareTenant.Key("globex"), Limit: Blocked}))
-	of, _ = r.Limits().Share(acme)
-	require.Equal(t, Share{Total: theTotal, Kept: 700}, of)
+	_, floor, kept, _ = r.Limits().Share(acme)
+	require.Zero(t, floor)
+	require.EqualValues(t, 700, kept)
 	r.take(acme, 50)
 	require.False(t, r.spend(globex, 1).Allowed)
 
@@ -304,7 +307,7 @@ func TestShareLimitsChange(t *testing.T) {
 	require.ErrorContains(t, r.Declare(Names{9: {Label: "Late", Parent: shareTotal}}), "declare it with NewLimits")
 	require.NoError(t, r.Declare(Names{9: {Label: "Late"}}))
 	require.Equal(t, [3]int64{100, 600, 950}, r.levels("globex"))
-	_, ok = r.Limits().Share(theTotal)
+	_, _, _, ok = r.Limits().Share(theTotal)
 	require.False(t, ok)
 }
 
@@ -397,9 +400,9 @@ func TestShareKeepOverrides(t *testing.T) {
 		set(shareFloor.Key("acme"), PerSecond(880).WithBurst(850), "its floor")
 		set(theTotal, PerSecond(990), "")
 		require.NoError(t, r.SetLimits(shareLimits(t, Flushed)))
-		of, ok := r.Limits().Share(acme)
+		_, _, kept, ok := r.Limits().Share(acme)
 		require.True(t, ok)
-		require.EqualValues(t, 900, of.Kept)
+		require.EqualValues(t, 900, kept)
 	}
 }
 
@@ -712,7 +715,7 @@ func TestUpTo(t *testing.T) {
 	require.False(t, d.Allowed)
 	for cost := range int64(2) {
 		_, err = lim.SpendAll(Request{Key: floor.Key("acme"), Cost: cost, Mode: UpTo})
-		require.ErrorIs(t, err, ErrShare)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 	}
 	_, err = lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
 	require.ErrorIs(t, err, ErrNegativeCost)

@@ -579,8 +579,8 @@ func (l *Limiter) waitsForSpace(r *Request) bool {
 	if l.needsSpace(ls, r.Key, &r.Limit) {
 		return true
 	}
-	of, _ := ls.Share(r.Key) // its Keys are of no Name, unless the limit has a Parent
-	return l.needsSpace(ls, of.Total, &Limit{}) || l.needsSpace(ls, of.Floor, &Limit{})
+	total, floor, _, _ := ls.Share(r.Key) // of no Name, unless the limit has a Parent
+	return l.needsSpace(ls, total, &Limit{}) || l.needsSpace(ls, floor, &Limit{})
 }
 
 // needsSpace reports whether a bucket is not in memory, and its limit needs one.

@@ -1,9 +1,7 @@
 package stint
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"slices"
@@ -13,26 +11,6 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 	fileformat "github.com/stint-go/stint/internal/format"
 )
-
-// BoltOptions are the options of OpenBolt; nil or the zero value means the
-// defaults.
-type BoltOptions struct {
-	LockTimeout time.Duration // wait for the file lock; default 1s, then ErrLocked
-
-	// ErrorIfNotExists makes OpenBolt return fs.ErrNotExist if there is no file,
-	// instead of making one.
-	ErrorIfNotExists bool
-
-	// MaxResident is how many buckets the Limiter keeps in memory: one flush
-	// may save all of them. The default is 1<<20. Open sets it.
-	MaxResident int
-
-	// ReadOnly leaves the file as it is, byte for byte. The file has to exist,
-	// OpenBolt enters no names, and calls that would write fail. Several
-	// processes may have a file open with ReadOnly. While they do, no process
-	// can open it to write.
-	ReadOnly bool
-}
 
 // boltStore is the Store of OpenBolt. The methods that Store, ClockStore,
 // PacedStore and FileStore do not have are those of dbfile.Store, for programs
@@ -48,7 +26,8 @@ type boltStore struct {
 // Close. If there is no file, it makes one with mode 0600, and a crash on the way
 // leaves none. It enters the names that the file does not have. docs/format.md
 // describes the file. The Store is also a ClockStore, a PacedStore and a
-// FileStore. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
+// FileStore. Of the Options, LockTimeout, ErrorIfNotExists, ReadOnly and MaxResident
+// count: one flush may save MaxResident buckets. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
 // the operating system's.
 //
 // Each call that meets damage returns ErrCorrupt, and other calls go on. If
@@ -58,23 +37,17 @@ type boltStore struct {
 // Maintain compacts a file over 64 MiB, or 8 MiB on 32 bits, if more than half of
 // it is free, while saves and loads go on. Snapshot makes its copy beside the
 // file first (FILE.snapshot-….tmp), so that no save waits for the writer.
-func OpenBolt(path string, names Names, opts *BoltOptions) (Store, error) {
-	var o BoltOptions
-	if opts != nil {
-		o = *opts
-	}
-	switch {
-	case o.LockTimeout < 0:
-		return nil, fmt.Errorf("stint: LockTimeout %v: want more than 0", o.LockTimeout)
-	case o.MaxResident < 0:
-		return nil, fmt.Errorf("stint: MaxResident %d: want more than 0", o.MaxResident)
+func OpenBolt(path string, names Names, opts *Options) (Store, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	if err := errors.Join(names.mistakes()...); err != nil {
 		return nil, err
 	}
 	store, err := boltstore.Open(path, names.labels(), boltstore.Options{
-		LockTimeout: cmp.Or(o.LockTimeout, time.Second),
-		MaxResident: cmp.Or(o.MaxResident, 1<<20),
+		LockTimeout: o.LockTimeout,
+		MaxResident: o.MaxResident,
 		ReadOnly:    o.ReadOnly,
 		MustExist:   o.ErrorIfNotExists,
 	})

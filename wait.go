@@ -44,8 +44,8 @@ type reservation struct {
 // returns a place in the queue of the bucket. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// If the limit is a share of a total, the error is ErrShare; if it follows the
-// calendar, ErrCalendar. After an error there is no place in the queue. After
+// A share of a total and a quota that follows the calendar have none: the error
+// is errors.ErrUnsupported. After an error there is no place in the queue. After
 // ErrNotDurable the tokens may stay spent; after other errors they do not. The
 // Mode of the Request is ignored.
 func (l *Limiter) Reserve(req Request) (Reservation, error) {
@@ -61,7 +61,7 @@ var errTooLate = errors.New("its turn would come too late")
 // reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
-		return nil, fmt.Errorf("%w: %s has no queue", ErrShare, ls.labeled(req.Key))
+		return nil, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(req.Key))
 	}
 	r := &request{key: req.Key, cost: req.Cost, op: opSpend}
 	if err := l.give(r, req); err != nil {
@@ -116,7 +116,7 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	case !rule.limited():
 		return now + int64(d.RetryAfter), nil
 	case rule.periods != nil:
-		return 0, fmt.Errorf("%w: %s has no queue", ErrCalendar, limitsIn(r.shard).labeled(r.key))
+		return 0, fmt.Errorf("%w: %s has no queue", errCalendar, limitsIn(r.shard).labeled(r.key))
 	}
 	g := r.shard.GateLocked(cacheKey(r.key))
 	start := now
@@ -222,7 +222,7 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // waits for a commit, up to Options.CommitTimeout, even if ctx ends. The tokens
 // are returned then, too: whenever Wait returns the error of ctx, nothing stays
 // spent, with the one exception below. Other errors are those of Reserve,
-// without ErrCalendar.
+// without errCalendar.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and asks
 // each minute whether there are tokens earlier. Callers of Wait come first, first
@@ -256,7 +256,7 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 		within = int64(time.Until(deadline))
 	}
 	r, err := l.reserve(req, within)
-	if errors.Is(err, ErrCalendar) {
+	if errors.Is(err, errCalendar) {
 		return l.waitForPeriod(ctx, req)
 	}
 	if errors.Is(err, errTooLate) {

@@ -2,6 +2,7 @@ package hostlimit
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func TestCalendar(t *testing.T) {
 		}
 	}
 	_, err = guest.Reserve(key.Cost(1))
-	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.NoError(t, errorOf(guest.Wait(t.Context(), key.Cost(1))))
 
 	// The owner has no such zone. The connection stays.

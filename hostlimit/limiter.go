@@ -222,7 +222,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 // the same plan, and each would convert it once more.
 //
 // In a guest the limits of totals and floors are the owner's. So the error is
-// stint.ErrShare if limits has another one than the owner for such a Name, and
+// errors.ErrUnsupported if limits has another one than the owner for such a Name, and
 // ErrNoOwner if the owner cannot be asked. Nothing was done then. If all processes
 // change to the same plan, the guests can do so once the owner has it.
 func (l *Limiter) SetOverrides(overrides ...stint.Override) error {
@@ -268,8 +268,8 @@ func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error 
 			if canonical != "" {
 				bucket += ":" + canonical
 			}
-			return fmt.Errorf("%w: the limit of %s is the owner's, which has %v and not %v", stint.ErrShare,
-				bucket, cmp.Or(c.Bucket.Limit, stint.Unlimited), cmp.Or(limit, stint.Unlimited))
+			return fmt.Errorf("hostlimit: the limit of %s is the owner's, which has %v and not %v: %w",
+				bucket, cmp.Or(c.Bucket.Limit, stint.Unlimited), cmp.Or(limit, stint.Unlimited), errors.ErrUnsupported)
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// Options are the options of Open and Dial; nil or the zero value means the
+// Options are the options of Open, Dial and Serve; nil or the zero value means the
 // defaults.
 type Options struct {
 	// LimiterOptions are the options of the file while this process owns it. Its
@@ -28,13 +28,6 @@ type Options struct {
 	// OnEvent is called with one event at a time, in a goroutine of its own. It
 	// misses events if it is 64 behind. It must not call Close, which waits for it.
 	OnEvent func(Event)
-}
-
-// ServeOptions are the options of Serve; nil or the zero value means the
-// defaults.
-type ServeOptions struct {
-	MaxGuests int         // connections; default 512
-	OnEvent   func(Event) // called with one event at a time; must not call Close
 }
 
 // Event reports something to an operator when it happens.

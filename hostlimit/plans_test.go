@@ -2,6 +2,7 @@ package hostlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -77,9 +78,9 @@ func TestKeepOverridesOfShares(t *testing.T) {
 			require.NoError(t, l.SetOverrides(plan))
 		}
 		require.NoError(t, l.SetLimits(limits))
-		of, ok := l.Limits().Share(tenant.Key("acme"))
+		_, _, kept, ok := l.Limits().Share(tenant.Key("acme"))
 		require.True(t, ok)
-		require.EqualValues(t, 90, of.Kept)
+		require.EqualValues(t, 90, kept)
 		require.NoError(t, l.Close())
 	}
 }
@@ -144,7 +145,7 @@ func TestSetOverridesOfShares(t *testing.T) {
 		require.Equal(t, limits, guest.Limits(), "nothing was done")
 	}
 	require.EqualError(t, guest.SetOverrides(plan),
-		`stint: not for shares of a total: the limit of TenantFloor:acme is the owner's, which has 20/1h and not 30/1h`)
+		`hostlimit: the limit of TenantFloor:acme is the owner's, which has 20/1h and not 30/1h: unsupported operation`)
 	for _, others := range [][]stint.Override{
 		{{Key: acme}},
 		{
@@ -153,7 +154,7 @@ func TestSetOverridesOfShares(t *testing.T) {
 		},
 		{{Key: total.Key(""), Limit: stint.PerHour(99)}},
 	} {
-		require.ErrorIs(t, guest.SetOverrides(others...), stint.ErrShare)
+		require.ErrorIs(t, guest.SetOverrides(others...), errors.ErrUnsupported)
 		same()
 	}
 	for _, agreed := range []stint.Override{

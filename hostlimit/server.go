@@ -1,7 +1,6 @@
 package hostlimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,24 +43,21 @@ type Server struct {
 // before l. Serve replaces a socket that a dead process has left. If another
 // program listens there, or if there is a file that is no socket, the error is
 // ErrRefused. If another file takes the place of this one, guests leave for the
-// process that has the other file.
-func Serve(l *stint.Limiter, path string, opts *ServeOptions) (*Server, error) {
-	var o ServeOptions
-	if opts != nil {
-		o = *opts
+// process that has the other file. Of the Options, MaxGuests and OnEvent count.
+func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
 	}
 	if l == nil {
 		return nil, errors.New("hostlimit: Serve: no limiter")
-	}
-	if o.MaxGuests < 0 {
-		return nil, fmt.Errorf("hostlimit: MaxGuests %d: want more than 0", o.MaxGuests)
 	}
 	p, err := placeOf(path)
 	if err != nil {
 		return nil, err
 	}
 	events := listen(o.OnEvent)
-	s, err := serve(l, p, cmp.Or(o.MaxGuests, defaultMaxGuests), events, func(err error) {
+	s, err := serve(l, p, o.MaxGuests, events, func(err error) {
 		events.tell(Event{Kind: OwnerLost, Err: err})
 	})
 	if err != nil {

@@ -449,8 +449,8 @@ func (c *serverConn) mayCommit(reqs []stint.Request) bool {
 		if level >= stint.Leased || level == 0 && !q.Limit.IsUnlimited() && !q.Limit.IsBlocked() {
 			return true
 		}
-		share, ok := limits.Share(q.Key)
-		return ok && (c.commits(limits, share.Total) || share.Floor != (stint.Key{}) && c.commits(limits, share.Floor))
+		total, floor, _, ok := limits.Share(q.Key)
+		return ok && (c.commits(limits, total) || floor != (stint.Key{}) && c.commits(limits, floor))
 	})
 }
 

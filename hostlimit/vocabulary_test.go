@@ -349,7 +349,7 @@ func answerOf(answer any, err error) []any {
 	kinds := []any{answer, "error"}
 	for _, kind := range []error{
 		stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
-		stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, stint.ErrShare, stint.ErrCalendar, stint.ErrNotDurable,
+		stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, errors.ErrUnsupported, stint.ErrNotDurable,
 		stint.ErrFull, stint.ErrGone, stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, kind) {

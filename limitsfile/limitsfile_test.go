@@ -327,8 +327,8 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			for name := range names {
-				if limit, ok := ls.Default(name); ok {
-					require.NoError(t, limit.Validate())
+				if spec, _ := ls.Spec(name); spec.Limit != (stint.Limit{}) {
+					require.NoError(t, spec.Limit.Validate())
 				}
 				for o := range ls.Overrides(name) {
 					require.NoError(t, o.Limit.Validate(), o.Key)

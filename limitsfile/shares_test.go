@@ -46,16 +46,17 @@ func TestShares(t *testing.T) {
     TenantFloor: {burst: 700, count: 550, period: 1s}
 `))
 	require.NoError(t, err)
-	of, ok := limits.Share(stint.Name(2).Key("acme"))
+	total, floor, kept, ok := limits.Share(stint.Name(2).Key("acme"))
 	require.True(t, ok)
-	require.Equal(t, stint.Share{Total: stint.Key{Name: 1}, Floor: stint.Name(3).Key("acme"), Kept: 910}, of)
-	of, _ = limits.Share(stint.Name(2).Key("umbrella"))
-	require.Zero(t, of.Floor)
+	require.Equal(t, []stint.Key{{Name: 1}, stint.Name(3).Key("acme")}, []stint.Key{total, floor})
+	require.EqualValues(t, 910, kept)
+	_, floor, _, _ = limits.Share(stint.Name(2).Key("umbrella"))
+	require.Zero(t, floor)
 
 	limits, err = Load(tenants(), "../testdata/shares/defaults.yml", "../testdata/shares/overrides.yml")
 	require.NoError(t, err)
-	of, _ = limits.Share(stint.Name(2).Key("globex"))
-	require.EqualValues(t, 200, of.Kept)
+	_, _, kept, _ = limits.Share(stint.Name(2).Key("globex"))
+	require.EqualValues(t, 200, kept)
 
 	limits, err = Parse(tenants(), []byte("{}"), []byte("- TenantFloor: {burst: 1, count: 1, period: 1s, ids: [a]}"))
 	require.NoError(t, err, "without a total, nothing is too much")

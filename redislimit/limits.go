@@ -75,11 +75,10 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	n := &limitsInForce{limits: limits, names: limits.Names()}
 	for name, spec := range n.names {
 		if spec.Parent != stint.Unknown {
-			return fmt.Errorf("redislimit: limit %s: %w: shares of a total (NameSpec.Parent) do not exist on a shared server",
-				spec.Label, stint.ErrShare)
+			return fmt.Errorf("redislimit: limit %s: shares of a total (NameSpec.Parent) do not exist on a shared server: %w",
+				spec.Label, errors.ErrUnsupported)
 		}
-		d, _ := limits.Default(name)
-		err := l.supports(d)
+		err := l.supports(spec.Limit)
 		for o := range limits.Overrides(name) {
 			err = cmp.Or(err, l.supports(o.Limit))
 		}
@@ -118,7 +117,7 @@ func (l *Limiter) shorten() {
 // as durable as it asks.
 func (l *Limiter) supports(limit stint.Limit) error {
 	if limit.FollowsCalendar() {
-		return fmt.Errorf("redislimit: %w: the server has no calendar, so it cannot keep %v", stint.ErrCalendar, limit)
+		return fmt.Errorf("redislimit: the server has no calendar, so it cannot keep %v: %w", limit, errors.ErrUnsupported)
 	}
 	if l.durability(limit) == stint.Synced {
 		return l.server.CanSync()

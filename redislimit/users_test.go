@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -181,20 +182,20 @@ func TestCalendarsRefused(t *testing.T) {
 	} {
 		_, err := Open("redis://127.0.0.1:1", limits, nil)
 		for _, err := range []error{err, l.SetLimits(limits)} {
-			require.ErrorIs(t, err, stint.ErrCalendar, name)
+			require.ErrorIs(t, err, errors.ErrUnsupported, name)
 			require.ErrorContains(t, err, "the server has no calendar", name)
 		}
 	}
 	require.Same(t, was, l.Limits())
 	key := perID.Key("a")
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day})
-	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = l.Refund(stint.Request{Key: key, Cost: 1, Limit: day, Spent: stint.JustSpent})
-	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day, Mode: stint.UpTo})
-	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1}, stint.Request{Key: other.Key("a"), Cost: 1, Limit: day})
-	require.ErrorIs(t, err, stint.ErrCalendar)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "other:a")
 	b, err := l.Bucket(key)
 	require.NoError(t, err)

@@ -92,17 +92,16 @@ func (g *group) look() (first int, denied stint.Decision, err error) {
 		if err != nil || !d.Allowed {
 			return i, d, err
 		}
-		share, _ := limits.Share(req.Key)
+		_, floor, kept, _ := limits.Share(req.Key)
 		sum, more := stint.Request{Key: totalOf(limits, req.Key), Cost: req.Cost}, false
-		kept := share.Kept
 		for _, before := range g.reqs[:i] {
-			of, _ := limits.Share(before.Key)
-			kept = max(kept, of.Kept)
+			_, _, others, _ := limits.Share(before.Key)
+			kept = max(kept, others)
 			if before.Mode != stint.CheckOnly && totalOf(limits, before.Key) == sum.Key {
 				sum.Cost, more = sum.Cost+before.Cost, true
 			}
 		}
-		if share.Floor != (stint.Key{}) {
+		if floor != (stint.Key{}) {
 			sum.Cost -= kept // the floor may pay, and a spend from the total leaves them
 		}
 		l, _ := limits.For(sum.Key)
@@ -126,8 +125,8 @@ func (g *group) look() (first int, denied stint.Decision, err error) {
 
 // totalOf returns the total of a share, and for other keys the key itself.
 func totalOf(limits *stint.Limits, key stint.Key) stint.Key {
-	if share, ok := limits.Share(key); ok {
-		return share.Total
+	if total, _, _, ok := limits.Share(key); ok {
+		return total
 	}
 	return key
 }
@@ -135,12 +134,12 @@ func totalOf(limits *stint.Limits, key stint.Key) stint.Key {
 // shareTotal reports whether two requests take from one total.
 func shareTotal(limits *stint.Limits, reqs []stint.Request) bool {
 	for i := range reqs {
-		share, ok := limits.Share(reqs[i].Key)
+		total, _, _, ok := limits.Share(reqs[i].Key)
 		if !ok {
 			continue
 		}
 		for j := range reqs {
-			if j != i && totalOf(limits, reqs[j].Key) == share.Total {
+			if j != i && totalOf(limits, reqs[j].Key) == total {
 				return true
 			}
 		}

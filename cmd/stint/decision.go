@@ -118,8 +118,6 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
-	case f.force && to.owner == nil:
-		return f.forced(to.store, to.name.Key(id), limit, limited)
 	case !limited:
 		limit = stint.Unlimited
 	}

@@ -84,9 +84,7 @@ func resets(limits *stint.Limits, now time.Time) string {
 	names := limits.Names()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		quotas := map[stint.Limit]bool{}
-		if limit, ok := limits.Default(name); ok {
-			quotas[limit] = true
-		}
+		quotas[names[name].Limit] = true
 		for o := range limits.Overrides(name) {
 			quotas[o.Limit] = true
 		}

@@ -84,7 +84,7 @@ func TestRunInterrupted(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
 	tats := func() (tats [2]int64) { // of the bucket, and of its line
-		store, err := dbfile.Open(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
+		store, err := dbfile.Open(db, nil, &stint.Options{LockTimeout: time.Minute})
 		require.NoError(t, err)
 		defer store.Close()
 		for i := range tats {

@@ -77,25 +77,25 @@ func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[
 		return b, true, nil
 	}
 	for _, b := range found {
-		share, ok := limits.Share(numbers[b.label].Key(id))
+		totalKey, floorKey, kept, ok := limits.Share(numbers[b.label].Key(id))
 		if !ok {
 			continue
 		}
-		total, limited, err := load(share.Total)
+		total, limited, err := load(totalKey)
 		if err != nil {
 			return err
 		}
-		b.share = &shareOf{Kept: share.Kept, wait: math.MaxInt64}
+		b.share = &shareOf{Kept: kept, wait: math.MaxInt64}
 		if limited {
 			b.share.Total = &levelJSON{total.remaining, total.limit.Burst}
-			b.share.wait = total.until(1 + share.Kept)
+			b.share.wait = total.until(1 + kept)
 		} else {
 			b.share.wait = 0
 		}
-		if share.Floor == (stint.Key{}) {
+		if floorKey == (stint.Key{}) {
 			continue
 		}
-		floor, _, err := load(share.Floor)
+		floor, _, err := load(floorKey)
 		if err != nil {
 			return err
 		}

@@ -94,7 +94,7 @@ func (f *dbFlags) openWithin(timeout time.Duration) (dbfile.Store, error) {
 			return nil, failed(err)
 		}
 	}
-	store, err := dbfile.Open(path, nil, &stint.BoltOptions{LockTimeout: timeout})
+	store, err := dbfile.Open(path, nil, &stint.Options{LockTimeout: timeout})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
 	}
@@ -131,7 +131,7 @@ func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
 // readFile opens the file at path for reading. If path is a copy, of is the
 // path of the original, which the output names.
 func readFile(path, of string, timeout time.Duration) (*readStore, error) {
-	store, err := dbfile.Open(path, nil, &stint.BoltOptions{ReadOnly: true, LockTimeout: timeout})
+	store, err := dbfile.Open(path, nil, &stint.Options{ReadOnly: true, LockTimeout: timeout})
 	if err != nil {
 		return nil, failed(ifEmpty(path, notThere(err)))
 	}

@@ -96,7 +96,8 @@ func TestStructuredFields(t *testing.T) {
 			require.Len(t, states, len(labels))
 			empty := int64(0) // longest window with nothing left
 			for i := range labels {
-				limit, _ := lim.Limits().Default(stint.Name(i + 1))
+				spec, _ := lim.Limits().Spec(stint.Name(i + 1))
+				limit := spec.Limit
 				policy, state := policies[i].(httpsfv.Item), states[i].(httpsfv.Item)
 				require.IsType(t, "", policy.Value)
 				require.Equal(t, policy.Value, state.Value)

@@ -180,13 +180,13 @@ func (p *Page) describeLocked() {
 }
 
 func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) limitReport {
-	label := p.names[name].Label
+	spec := p.names[name]
 	l := limitReport{
-		Label: label, Number: uint16(name), Overrides: p.over[name],
+		Label: spec.Label, Number: uint16(name), Overrides: p.over[name],
 		Allowed: c.Allowed, Denied: c.Denied, Errors: c.Errors,
 		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
 	}
-	if limit, ok := p.limits.Default(name); ok {
+	if limit := spec.Limit; limit != (stint.Limit{}) && !limit.IsUnlimited() {
 		l.limit, l.Limit, l.Queue = limit, limit.String(), limit.Queue
 		l.Durability = cmp.Or(limit.Durability, p.lim.Durability()).String()
 		l.Burst, l.Count, l.Period = limit.Burst, limit.Count, max(0, limit.Period.Seconds())

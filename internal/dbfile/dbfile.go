@@ -40,7 +40,7 @@ type Store interface {
 }
 
 // Open is stint.OpenBolt.
-func Open(path string, names stint.Names, opts *stint.BoltOptions) (Store, error) {
+func Open(path string, names stint.Names, opts *stint.Options) (Store, error) {
 	store, err := stint.OpenBolt(path, names, opts)
 	if err != nil {
 		return nil, err

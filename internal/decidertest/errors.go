@@ -21,7 +21,7 @@ var exported = map[string]error{
 	"ErrUnknownName": stint.ErrUnknownName, "ErrInvalidID": stint.ErrInvalidID,
 	"ErrNegativeCost": stint.ErrNegativeCost, "ErrCostOverBurst": stint.ErrCostOverBurst,
 	"ErrDuplicateKey": stint.ErrDuplicateKey, "ErrQueueFull": stint.ErrQueueFull, "ErrBlocked": stint.ErrBlocked,
-	"ErrShare": stint.ErrShare, "ErrCalendar": stint.ErrCalendar, "ErrNotDurable": stint.ErrNotDurable, "ErrFull": stint.ErrFull,
+	"ErrNotDurable": stint.ErrNotDurable, "ErrFull": stint.ErrFull,
 }
 
 // elsewhere says why no case meets an error, or which case meets it.
@@ -37,8 +37,6 @@ var elsewhere = map[string]string{
 	"ErrClosed":       "case errors, closed",
 	"ErrQueueFull":    "case wait, queue",
 	"ErrBlocked":      "case wait",
-	"ErrShare":        "case shares",
-	"ErrCalendar":     "case calendar",
 }
 
 // mistakes has the error of each mistaken request.

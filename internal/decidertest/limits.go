@@ -2,6 +2,7 @@ package decidertest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ func caseShares(e *env) {
 	limits := limitsOf(e, shareNames(), stint.Override{Key: floor.Key("a"), Limit: stint.PerMinute(2)})
 	if !e.subject.has(Shares) {
 		_, err := e.tryOpen(limits, newClock())
-		require.ErrorIs(e, err, stint.ErrShare)
+		require.ErrorIs(e, err, errors.ErrUnsupported)
 		return
 	}
 	e.openWith(limits, newClock())
@@ -53,20 +54,20 @@ func caseShares(e *env) {
 	require.Equal(e, t, d.Key)
 	f := floor.Key("a")
 	_, err = e.Spend(f, 1)
-	require.ErrorIs(e, err, stint.ErrShare)
+	require.ErrorIs(e, err, errors.ErrUnsupported)
 	require.Equal(e, f, e.check(f, 1).Key, "a floor is only checked")
 	require.EqualValues(e, 0, e.left(f))
 	_, err = e.Refund(stint.Request{Key: f, Cost: 1, Spent: stint.JustSpent})
-	require.ErrorIs(e, err, stint.ErrShare)
+	require.ErrorIs(e, err, errors.ErrUnsupported)
 	for _, key := range []stint.Key{a, b, t} {
-		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), stint.ErrShare)
+		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), errors.ErrUnsupported)
 	}
 	require.EqualValues(e, 2, e.left(t))
 	for _, wrong := range []stint.Request{{Key: f, Cost: 1}, {Key: t, Cost: 1, Limit: stint.PerMinute(3)},
 		{Key: b, Cost: 1, Limit: stint.EachDay(3, time.UTC)}} {
 		ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
 		_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("x"), Cost: 1}, wrong}, ds)
-		require.ErrorIs(e, err, stint.ErrShare, "%+v", wrong)
+		require.ErrorIs(e, err, errors.ErrUnsupported, "%+v", wrong)
 		require.Equal(e, make([]stint.Decision, 2), ds)
 	}
 	for _, twice := range [][]stint.Request{{{Key: a, Cost: 1}, {Key: b, Cost: 1}}, {{Key: b, Cost: 1}, {Key: t, Cost: 1}}} {
@@ -194,10 +195,10 @@ func caseCalendar(e *env) {
 	c := newClock() // 04:05 UTC
 	if !e.subject.has(Calendars) {
 		_, err := e.tryOpen(limits, c)
-		require.ErrorIs(e, err, stint.ErrCalendar)
+		require.ErrorIs(e, err, errors.ErrUnsupported)
 		e.open()
 		_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("a"), Cost: 1, Limit: daily}}, nil)
-		require.ErrorIs(e, err, stint.ErrCalendar)
+		require.ErrorIs(e, err, errors.ErrUnsupported)
 		return
 	}
 	e.openWith(limits, c)

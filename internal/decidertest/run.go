@@ -59,8 +59,8 @@ type Feature string
 
 // The features.
 const (
-	Shares        Feature = "shares of a total"         // Open returns ErrShare
-	Calendars     Feature = "quotas by the calendar"    // Open returns ErrCalendar
+	Shares        Feature = "shares of a total"         // Open returns errors.ErrUnsupported
+	Calendars     Feature = "quotas by the calendar"    // Open returns errors.ErrUnsupported
 	Queues        Feature = "queues"                    // waiting callers are not served in order, and Spend passes them
 	Holds         Feature = "holds and resets"          // Hold, Release and Reset return an error
 	HeldFreeIDs   Feature = "holds on unlimited ids"    // Hold returns an error, and decisions pass

@@ -84,8 +84,8 @@ func (r *Replay) Summary(top int) Summary {
 	s := Summary{Requests: r.requests, Checked: r.checked, Malformed: r.malformed, Other: r.other, OverBurst: r.overBurst,
 		IDs: len(r.byID), limits: r.limits, top: cmp.Or(top, 3)}
 	for i, name := range r.names {
-		if limit, _ := r.of.Default(name); limit.FollowsCalendar() {
-			s.resets = append(s.resets, r.limits[i]+" resets "+limit.Resets())
+		if spec, _ := r.of.Spec(name); spec.Limit.FollowsCalendar() {
+			s.resets = append(s.resets, r.limits[i]+" resets "+spec.Limit.Resets())
 		}
 	}
 	if r.repeatedLines > 0 {

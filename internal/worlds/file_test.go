@@ -41,29 +41,33 @@ func TestOpenBolt(t *testing.T) {
 	path := filepath.Join(dir, "buckets.db")
 	for _, c := range []struct {
 		names stint.Names
-		opts  stint.BoltOptions
+		opts  stint.Options
 		want  string
 	}{
-		{stint.Names{0: {Label: "none"}}, stint.BoltOptions{}, "Name 0 is no limit"},
-		{stint.Names{1: {}}, stint.BoltOptions{}, "Name 1 has no label"},
-		{nil, stint.BoltOptions{LockTimeout: -1}, "stint: LockTimeout -1ns: want more than 0"},
-		{nil, stint.BoltOptions{MaxResident: -1}, "stint: MaxResident -1: want more than 0"},
+		{stint.Names{0: {Label: "none"}}, stint.Options{}, "Name 0 is no limit"},
+		{stint.Names{1: {}}, stint.Options{}, "Name 1 has no label"},
+		{nil, stint.Options{LockTimeout: -1}, "stint: LockTimeout -1ns: want more than 0"},
+		{nil, stint.Options{MaxResident: -1}, "stint: MaxResident -1: want more than 0"},
 	} {
 		_, err := stint.OpenBolt(path, c.names, &c.opts)
 		require.ErrorContains(t, err, c.want)
 	}
-	_, err := stint.OpenBolt(path, nil, &stint.BoltOptions{ReadOnly: true})
+	_, err := stint.OpenBolt(path, nil, &stint.Options{ReadOnly: true})
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = stint.OpenBolt(path, nil, &stint.BoltOptions{ErrorIfNotExists: true})
+	_, err = stint.OpenBolt(path, nil, &stint.Options{ErrorIfNotExists: true})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.NoFileExists(t, path)
 
 	s, err := stint.OpenBolt(path, storeNames, nil)
 	require.NoError(t, err)
-	_, err = stint.OpenBolt(path, nil, &stint.BoltOptions{LockTimeout: time.Millisecond})
+	_, err = stint.OpenBolt(path, nil, &stint.Options{LockTimeout: time.Millisecond})
 	require.ErrorIs(t, err, stint.ErrLocked)
 	require.Equal(t, 1, s.Stats().Format)
 	require.NoError(t, s.Close())
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "one", Limit: stint.PerHour(1)}})
+	require.NoError(t, err)
+	_, err = stint.Open(path, limits, &stint.Options{ReadOnly: true})
+	require.ErrorContains(t, err, "ReadOnly is for OpenBolt")
 	require.ErrorIs(t, s.Save([]stint.Change{{Key: stint.Key{Name: 1, ID: "a"}, TAT: 1}}), stint.ErrClosed)
 }
 

@@ -24,7 +24,7 @@ var ErrNotDone = errors.New("hostlimit: the owner is closing")
 // order of their bits in the protocol.
 var kinds = [...]error{
 	ErrNotDone, stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost,
-	stint.ErrCostOverBurst, stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, stint.ErrShare, stint.ErrCalendar,
+	stint.ErrCostOverBurst, stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, errors.ErrUnsupported,
 	stint.ErrNotDurable, stint.ErrFull, stint.ErrGone, stint.ErrCorrupt, stint.ErrFormat, stint.ErrLocked,
 	stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner, ErrNoAnswer, ErrZone,
 }

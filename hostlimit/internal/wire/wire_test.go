@@ -192,7 +192,7 @@ func TestErrors(t *testing.T) {
 			}
 		}
 	}
-	require.Contains(t, exported, "ErrShare")
+	require.Contains(t, exported, "ErrBlocked")
 	require.Contains(t, exported, "ErrNoAnswer")
 	carried := carriedNames(t)
 	for _, name := range exported {
