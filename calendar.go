@@ -60,11 +60,11 @@ func (l Limit) StartingAt(d time.Duration) Limit {
 	return l
 }
 
-// FollowsCalendar reports whether the limit is a quota of EachHour, EachDay,
-// EachWeek, EachMonth or EachYear.
+// FollowsCalendar reports whether the limit is a quota that follows the calendar,
+// such as one of EachDay.
 func (l Limit) FollowsCalendar() bool { return l.calendar != 0 }
 
-// PeriodAt returns the hour, day, week, month or year of the limit that contains
+// PeriodAt returns the period of a quota that follows the calendar that contains
 // the time t: from start, and until end, when the quota is full again. Both are
 // in the zone of the limit. They are zero for other limits.
 func (l Limit) PeriodAt(t time.Time) (start, end time.Time) {
@@ -86,18 +86,10 @@ func (l Limit) Resets() string {
 	}
 	at := time.Time{}.Add(c.Start())
 	clock := strings.TrimSuffix(at.Format("15:04:05.999999999"), ":00")
-	zone := " " + calendar.ZoneText(c.Zone())
-	switch c.Unit() {
-	case calendar.Hour:
-		return "each hour at " + strings.TrimPrefix(clock, "00") + zone
-	case calendar.Day:
-		return "each day at " + clock + zone
-	case calendar.Week:
-		return "each Monday at " + clock + zone
-	case calendar.Month:
-		return "on the first of each month at " + clock + zone
+	if c.Unit() == calendar.Hour {
+		clock = strings.TrimPrefix(clock, "00")
 	}
-	return "on 1 January at " + clock + zone
+	return c.Unit().Begins() + " at " + clock + " " + calendar.ZoneText(c.Zone())
 }
 
 // State returns the whole tokens at the time now in a bucket of the limit that

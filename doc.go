@@ -77,8 +77,9 @@ changed since the last flush, the decision waits for a flush.
 A lease is a number of tokens, at most an eighth of the burst, that the file
 counts as spent in advance. Later spends take their tokens from the lease, in
 memory. A lease is renewed when half of it is left, so a bucket in use seldom
-waits for the disk. Leased is for quotas that cost money. Synced is for quotas
-from which a crash must not take even a lease.
+waits for the disk. With a burst of 8 or less, or a calendar quota under 16, each
+spend waits, because half a lease is less than a token. Leased is for quotas that
+cost money. Synced is for quotas from which a crash must not take even a lease.
 
 [Limiter.Flush] makes everything spent so far durable, at every level. A
 [Limiter.Hold] is durable when it returns. A [Limiter.SpendAll] that includes a

@@ -17,6 +17,9 @@ import (
 // Limiter decides whether requests may pass. Open and New make one. Its
 // methods may be called from any number of goroutines.
 type Limiter struct {
+	// Locks, in this order: declareMu, limitsMu, those of package cache, plansMu.
+	// statsMu and the mutexes of given and lines come last, and no other is taken
+	// while one of them is held.
 	opts      Options
 	cache     *cache.Cache
 	clock     *clock.Clock
@@ -27,7 +30,7 @@ type Limiter struct {
 	declareMu sync.Mutex             // held by SetLimits and Declare, while the store enters Names
 	limitsMu  sync.Mutex             // held by all that put limits in force; never during a save
 	limits    atomic.Pointer[Limits] // the newest
-	plansMu   sync.Mutex             // guards base and plans; taken after all of the above
+	plansMu   sync.Mutex             // guards base and plans
 	base      *Limits                // of Open or SetLimits
 	plans     map[Key]Override       // that SetOverrides put in force, if KeepOverrides is set
 	given     givenRules             // for limits that requests bring

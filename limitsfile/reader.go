@@ -271,12 +271,6 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 	return l, ids
 }
 
-// periods are the values of the key resets.
-var periods = map[string]func(int64, *time.Location) stint.Limit{
-	"hourly": stint.EachHour, "daily": stint.EachDay, "weekly": stint.EachWeek, "monthly": stint.EachMonth,
-	"yearly": stint.EachYear,
-}
-
 // quota reads a quota that follows the calendar into l. It returns false if no
 // key is one of such a quota.
 func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.Limit) bool {
@@ -301,21 +295,21 @@ func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.L
 			n = 1
 		}
 	}
-	each := stint.EachDay
+	unit := calendar.Day
 	if node := at("resets"); node != nil {
-		if each = periods[node.Value]; each == nil {
-			wrong(node, "resets", "hourly, daily, weekly, monthly or yearly")
-			each = stint.EachDay
+		if unit, err = calendar.ParseUnit(node.Value, calendar.Unit.Adverb); err != nil {
+			r.failNode(node, label.Value, "resets is %s, %w", describe(node), err)
+			unit = calendar.Day
 		}
-		unit, most := "day-starts", 24*time.Hour
-		if node.Value == "hourly" {
-			unit, most = "hour-starts", time.Hour
+		starts, most := "day-starts", unit.Most()
+		if unit == calendar.Hour {
+			starts = "hour-starts"
 		}
 		for _, field := range []string{"day-starts", "hour-starts"} {
 			node := at(field)
 			switch {
 			case node == nil:
-			case field != unit:
+			case field != starts:
 				r.fail(node.Line, label.Value, fmt.Errorf("%s is not for a quota that resets %s", field, at("resets").Value))
 			default:
 				if start, err = spell.Period(node.Value); err != nil || start >= most {
@@ -331,8 +325,11 @@ func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.L
 		}
 	}
 	durability := l.Durability
-	*l = each(n, zone).StartingAt(start)
-	l.Durability = durability
+	*l, err = stint.ParseLimit("1/" + calendar.Of(unit, zone, start).Calendar().String())
+	if err != nil {
+		r.fail(first.Line, label.Value, err)
+	}
+	l.Burst, l.Count, l.Durability = n, n, durability
 	return true
 }
 

@@ -76,8 +76,8 @@ func (f *flusher) saveSize() int {
 }
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
-// not survive a crash, and exact TATs in place of leases. Close, Flush,
-// SetOverrides and evictOne set it.
+// not survive a crash, and exact TATs in place of leases. Close, Flush
+// and SetOverrides set it.
 func (f *flusher) flush(all bool) error {
 	_, err := f.flushParts(all)
 	return err

@@ -80,7 +80,7 @@ type SaveStats struct {
 }
 
 // watch times the calls of one method of the store, one at a time. A call that
-// takes longer than CommitTimeout is overdue. The flusher's statusMu
+// takes longer than Options.Timeout is overdue. The flusher's statusMu
 // guards it, except for the timer.
 type watch struct {
 	what    string

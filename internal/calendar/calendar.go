@@ -2,14 +2,14 @@ package calendar
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Unit is the length of a period.
+// Unit is the length of a period. Its number is stored nowhere: files and other
+// processes get the text of a calendar.
 type Unit uint8
 
 // The units. The zero Unit is none: a limit that does not follow the calendar.
@@ -22,20 +22,52 @@ const (
 	Year
 )
 
-var units = [...]string{"none", "hour", "day", "week", "month", "year"}
-
-// String returns "hour", "day", "week", "month" or "year".
-func (u Unit) String() string { return units[u] }
-
-// ParseUnit is the inverse of String, for all units except None.
-func ParseUnit(s string) (u Unit, ok bool) {
-	i := slices.Index(units[1:], s)
-	return Unit(i + 1), i >= 0
+// units has what distinguishes the units.
+var units = [...]struct {
+	word, adverb string
+	nominal      time.Duration
+	months       int64  // in a period; 0 if it is shorter than a month
+	begins       string // before the time of day at which a period begins
+}{
+	None:  {word: "none"},
+	Hour:  {"hour", "hourly", time.Hour, 0, "each hour"},
+	Day:   {"day", "daily", 24 * time.Hour, 0, "each day"},
+	Week:  {"week", "weekly", 7 * 24 * time.Hour, 0, "each Monday"},
+	Month: {"month", "monthly", 730 * time.Hour, 1, "on the first of each month"},
+	Year:  {"year", "yearly", 8760 * time.Hour, 12, "on 1 January"},
 }
 
+// Units returns all units except None, the shortest first.
+func Units() (all []Unit) {
+	for u := range units[1:] {
+		all = append(all, Unit(u+1))
+	}
+	return all
+}
+
+// String returns "hour", "day", "week", "month" or "year".
+func (u Unit) String() string { return units[u].word }
+
+// Adverb returns "hourly", "daily", "weekly", "monthly" or "yearly".
+func (u Unit) Adverb() string { return units[u].adverb }
+
 // Nominal returns the average length of a period.
-func (u Unit) Nominal() time.Duration {
-	return [...]time.Duration{0, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 730 * time.Hour, 8760 * time.Hour}[u]
+func (u Unit) Nominal() time.Duration { return units[u].nominal }
+
+// Begins returns on which days a period begins: "each day", "on 1 January".
+func (u Unit) Begins() string { return units[u].begins }
+
+// ParseUnit returns the unit with a word: one that spelling, which is Unit.String or
+// Unit.Adverb, returns. The error says which words there are.
+func ParseUnit(s string, spelling func(Unit) string) (Unit, error) {
+	var words []string
+	for _, u := range Units() {
+		if words = append(words, spelling(u)); s == spelling(u) {
+			return u, nil
+		}
+	}
+	last := len(words) - 1
+	return None, fmt.Errorf("want %s or %s", strings.Join(words[:last], ", "), words[last])
 }
 
 // Calendar is a sequence of periods without gaps.
@@ -160,21 +192,20 @@ func short(d time.Duration) string {
 func IsUnit(s string) bool {
 	word, _, _ := strings.Cut(s, " ")
 	word, _, _ = strings.Cut(word, "@")
-	_, ok := ParseUnit(word)
-	return ok
+	_, err := ParseUnit(word, Unit.String)
+	return err == nil
 }
 
 // Parse returns the calendar that is written as String writes it.
 func Parse(s string) (Index, error) {
 	rest, start, hasStart := strings.Cut(s, " from ")
 	word, zoneName, hasZone := strings.Cut(rest, "@")
-	unit, ok := ParseUnit(word)
-	if !ok {
-		return 0, fmt.Errorf("period is %q, want hour, day, week, month or year", word)
+	unit, err := ParseUnit(word, Unit.String)
+	if err != nil {
+		return 0, fmt.Errorf("period is %q, %w", word, err)
 	}
 	zone := time.UTC
 	var after time.Duration
-	var err error
 	if hasZone {
 		if zone, err = Zone(zoneName); err != nil {
 			return 0, err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Period is one hour, day, week, month or year, in Unix nanoseconds.
+// Period is a period of a calendar, such as one day, in Unix nanoseconds.
 type Period struct {
 	Start int64
 	End   int64 // the start of the next one
@@ -52,24 +52,19 @@ func (c *Calendar) number(date int64) int64 {
 		return floorDiv(date+3, 7) // 1970-01-01 was a Thursday
 	}
 	t := time.Unix(date*86400, 0).UTC()
-	if c.unit == Month {
-		return int64(t.Year())*12 + int64(t.Month()) - 1
-	}
-	return int64(t.Year())
+	return floorDiv(int64(t.Year())*12+int64(t.Month())-1, units[c.unit].months)
 }
 
 // firstDate returns the first date of a period, in days since 1970-01-01.
 func (c *Calendar) firstDate(number int64) int64 {
-	year, month := number, time.January
 	switch c.unit {
 	case Day:
 		return number
 	case Week:
 		return number*7 - 3
-	case Month:
-		year, month = floorDiv(number, 12), time.January+time.Month(number-12*floorDiv(number, 12))
 	}
-	return time.Date(int(year), month, 1, 0, 0, 0, 0, time.UTC).Unix() / 86400
+	months := number * units[c.unit].months // since January of the year 0
+	return time.Date(0, time.January+time.Month(months), 1, 0, 0, 0, 0, time.UTC).Unix() / 86400
 }
 
 // begin returns the instant at which a period begins: the last one at which the

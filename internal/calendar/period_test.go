@@ -81,7 +81,7 @@ func checkZone(t *testing.T, name string, n *[Year + 1]int64) {
 	require.NoError(t, err)
 	rng := rand.New(rand.NewPCG(1, uint64(len(name))))
 	starts := []time.Duration{0, 4 * time.Hour, 90 * time.Minute, 24*time.Hour - 1}
-	for unit := Hour; unit <= Year; unit++ {
+	for _, unit := range Units() {
 		for _, start := range starts {
 			if start >= unit.Most() {
 				start %= unit.Most()

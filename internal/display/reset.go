@@ -9,7 +9,8 @@ import (
 
 // Reset returns when a quota that follows the calendar is full again, by the
 // clock of its zone: "at 00:00 Europe/Berlin", or "on 1 December at 04:00 UTC" if
-// that is not today or tomorrow. The year follows if it is not this one.
+// that is more than a day away, or the quota is for a year. The year follows if it
+// is not this one.
 func Reset(l stint.Limit, now time.Time) string {
 	_, end := l.PeriodAt(now)
 	now = now.In(end.Location())

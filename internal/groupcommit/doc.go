@@ -5,8 +5,8 @@
 // more work. Later work goes into the next Batch. Work that no caller waits for
 // shares the same batches, and may wait longer.
 //
-// The root package provides the save function, which writes the work to the
-// store and finishes every entry of it before the callers wake up. Package
+// Package cache provides the save function, which writes the work to the store
+// and finishes every entry of it before the callers wake up. Package
 // groupcommit knows nothing of buckets or stores.
 //
 // Locks, in order: the Locker given to New, which is held during a save; the

@@ -8,8 +8,8 @@
 //
 // Charging a turn does not change Tail. No turn ever gets an earlier instant.
 //
-// The root package keeps a Queue only for the few buckets with waiting
-// requests, under the mutex of their shard. Package queue reads no clock and
+// Package cache keeps a Queue only for the few buckets with waiting requests,
+// under the mutex of their shard. Package queue reads no clock and
 // takes no lock.
 //
 // The tests charge a queue step by step, and require that Tail stays the same.

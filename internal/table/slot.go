@@ -25,7 +25,7 @@ const (
 const (
 	Dirty   = 1 << (metaFlags + 0) // the store has another TAT
 	Stored  = 1 << (metaFlags + 1) // the store may have this bucket
-	Gate    = 1 << (metaFlags + 2) // the bucket has a hold or a queue, or is a share
+	Gate    = 1 << (metaFlags + 2) // the bucket has a hold or a queue
 	Used    = 1 << (metaFlags + 3) // used again since it came into memory, or since Evict cleared this
 	Pending = 1 << (metaFlags + 4) // the bucket is in a commit
 	Covered = 1 << (metaFlags + 5) // the store has the current half of the lease

@@ -145,10 +145,11 @@ func newCalendarWorld(t *testing.T, seed uint64) *calendarWorld {
 	}
 	zone, err := calendar.Zone(calendarZones[w.rng.IntN(len(calendarZones))]) // each is loaded once
 	w.must(err)
-	each := []func(int64, *time.Location) stint.Limit{stint.EachHour, stint.EachDay, stint.EachWeek, stint.EachMonth, stint.EachYear}[w.rng.IntN(5)]
+	unit := calendar.Units()[w.rng.IntN(len(calendar.Units()))]
 	start := time.Duration(w.rng.IntN(3)) * 20 * time.Minute
 	for name := range levelNames {
-		limit := each(w.quota(), zone).StartingAt(start)
+		limit, err := stint.ParseLimit(fmt.Sprintf("%d/%v", w.quota(), calendar.Of(unit, zone, start).Calendar()))
+		w.must(err)
 		limit.Durability = stint.Durability(name)
 		w.limits[name] = limit
 	}
