@@ -247,6 +247,11 @@ func TestOneBound(t *testing.T) {
 	_, second, err := d.Begin(req{ctx: t.Context()})
 	require.NoError(t, err)
 	require.False(t, second.Allowed)
+	d = New(lim, nil, rule(ofA, ruleOf{InFlight: 1}), rule(free, ruleOf{InFlight: 1}))
+	_, second, err = d.Begin(req{ctx: t.Context()})
+	require.NoError(t, err)
+	require.False(t, second.Allowed)
+	require.Equal(t, []Running{{Key: free.Key("x"), Running: 1}}, slices.Collect(InFlightOf(lim)))
 	p.Leave()
 	require.Empty(t, slices.Collect(InFlightOf(lim)))
 
@@ -286,7 +291,7 @@ func TestInFlightWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := newLimiter(t)
 		d := New(lim, nil, rule(ofA, ruleOf{Cost: 1, InFlight: 1, InFlightWait: time.Hour, InFlightQueue: 1}))
-		passed := make(chan bool)
+		passed, begun := make(chan bool), time.Now()
 		wait := func(ctx context.Context) {
 			go func() {
 				p, decision, err := d.Begin(req{ctx: ctx})
@@ -304,6 +309,7 @@ func TestInFlightWait(t *testing.T) {
 		require.False(t, full.Allowed, "one waits already")
 		cancel()
 		require.False(t, <-passed)
+		require.Zero(t, time.Since(begun), "neither has waited for long")
 		wait(t.Context())
 		require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, first))
 		first.Leave()

@@ -61,7 +61,7 @@ var tokenCases = map[string]func(e *env){
 		}
 		if !e.kind.shared {
 			do := e.behind([]Rule{{Name: own, LockOut: time.Hour, Longest: 4 * time.Hour}})
-			require.False(e, do(Request{ID: "a lock-outs"}), "no client writes what is remembered")
+			require.False(e, do(Request{ID: "another lock-outs"}), "no client writes what is remembered")
 		}
 	},
 	"LockOut, growing, and forgotten": func(e *env) {
