@@ -19,7 +19,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
-	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
 )
 
@@ -86,19 +85,7 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 func TestRules(t *testing.T) {
 	t.Parallel()
 	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door) })
-	rulestest.Run(t, door, &decidertest.Subject{Name: "owner",
-		Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-			folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
-			require.NoError(t, err)
-			t.Cleanup(func() { os.RemoveAll(folder) })
-			l, err := hostlimit.Open(filepath.Join(folder, "q.db"), c.Limits, &hostlimit.Options{
-				LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now}})
-			if err != nil {
-				return nil, err
-			}
-			t.Cleanup(func() { l.Close() })
-			return l, nil
-		}})
+	rulestest.Run(t, door, rulestest.Host(hostlimit.RoleOwner))
 }
 
 // The overrides of a zone have its durability, those of files too, unless they name

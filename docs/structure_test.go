@@ -60,11 +60,12 @@ var allowedImports = map[string][]string{
 	"internal/testlength": {},                     // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
-	"internal/subprocess":     {"github.com/stretchr/testify/"},                                                          // tests only
-	"internal/decidertest":    {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
-	"internal/rulestest":      {".", "httplimit", "rules", "internal/decidertest", "github.com/stretchr/testify/"},       // tests only
-	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"},           // tests only
-	"internal/dbfile":         {"."},                                                                                     // for programs of this module that do not know a file's limits
+	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                          // tests only
+	"internal/decidertest": {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest": {".", "hostlimit", "httplimit", "rules", "internal/decidertest", "internal/testlength",
+		"github.com/stretchr/testify/"}, // tests only
+	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
+	"internal/dbfile":         {"."},                                                                           // for programs of this module that do not know a file's limits
 	"internal/hold":           {"."},
 	"storetest":               {"."},
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},

@@ -2,10 +2,8 @@ package grpclimit_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
+	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -17,7 +15,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
 	"github.com/stint-go/stint/rules"
 )
@@ -87,41 +84,17 @@ func door(streams bool) rulestest.Door {
 // TestRulesEverywhere runs the rules with every kind of limit, on a Limiter, the
 // owner of a file and a guest.
 func TestRulesEverywhere(t *testing.T) {
-	t.Run("limiter", func(t *testing.T) {
-		t.Parallel()
-		rulestest.Run(t, door(false), &decidertest.Subject{Name: "limiter", Open: openLimiter})
-	})
-	t.Run("streams", func(t *testing.T) {
-		t.Parallel()
-		rulestest.Run(t, door(true), &decidertest.Subject{Name: "limiter", Open: openLimiter})
-	})
+	for _, streams := range []bool{false, true} {
+		t.Run(fmt.Sprint("limiter, streams ", streams), func(t *testing.T) {
+			t.Parallel()
+			rulestest.Run(t, door(streams), rulestest.Limiter())
+		})
+	}
 	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door(false)) })
 	for _, role := range []hostlimit.Role{hostlimit.RoleOwner, hostlimit.RoleGuest} {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()
-			rulestest.Run(t, door(false), &decidertest.Subject{Name: role.String(),
-				Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-					folder, err := os.MkdirTemp("", "rules") // a short path, for the socket
-					require.NoError(t, err)
-					t.Cleanup(func() { os.RemoveAll(folder) })
-					opts := hostlimit.Options{LimiterOptions: stint.Options{Durability: c.Level, Now: c.Now}}
-					opts.TakeoverTimeout, opts.LimiterOptions.LockTimeout = time.Minute, time.Minute // the machine may be busy
-					var l *hostlimit.Limiter
-					for range role { // the first is the owner
-						opened, err := hostlimit.Open(filepath.Join(folder, "q.db"), c.Limits, &opts)
-						if err != nil {
-							return nil, err
-						}
-						t.Cleanup(func() { opened.Close() })
-						l = opened
-					}
-					require.Equal(t, role, l.Role())
-					return l, nil
-				}})
+			rulestest.Run(t, door(false), rulestest.Host(role))
 		})
 	}
-}
-
-func openLimiter(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-	return stint.Open(filepath.Join(t.TempDir(), "q.db"), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now})
 }

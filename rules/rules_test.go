@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/internal/rulestest"
 	"github.com/stint-go/stint/rules"
 )
@@ -14,15 +13,12 @@ import (
 // TestRules runs the rules with every kind of limit, without a protocol.
 func TestRules(t *testing.T) {
 	t.Parallel()
-	rulestest.Run(t, rulestest.Direct, &decidertest.Subject{Name: "limiter",
-		Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-			return stint.New(stint.NewMemStore(), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now, MaxResident: 1000})
-		}})
+	rulestest.Run(t, rulestest.Direct, rulestest.Limiter())
 }
 
 // BenchmarkBegin measures a request that does nothing.
 func BenchmarkBegin(b *testing.B) {
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "a"}}.WithLimits(map[stint.Name]stint.Limit{1: stint.PerSecond(1e9)}))
+	limits, err := stint.NewLimits(stint.Names{1: {Label: "a", Limit: stint.PerSecond(1e9)}})
 	require.NoError(b, err)
 	lim, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(b, err)

@@ -4,7 +4,7 @@
 // durability, and a limit that is Blocked or Unlimited. It is for tests only.
 //
 // rulestest.go has the kinds and the surroundings, cases.go the cases, clock.go
-// those of a clock that was wrong, http.go the door of package httplimit, and
+// those of a clock that was wrong, subjects.go the Deciders, http.go the door of package httplimit, and
 // direct.go that of package rules alone.
 package rulestest
 
