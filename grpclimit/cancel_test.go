@@ -28,7 +28,7 @@ func TestCancel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerDay(10)})
-			started, ended := make(chan struct{}), make(chan struct{}, 2)
+			started := make(chan struct{})
 			s := &service{
 				empty: func(ctx context.Context) error {
 					started <- struct{}{}
@@ -41,18 +41,20 @@ func TestCancel(t *testing.T) {
 					return err
 				},
 			}
-			ends := []grpc.ServerOption{
-				grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-					defer func() { ended <- struct{}{} }()
-					return next(ctx, req)
-				}),
-				grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-					defer func() { ended <- struct{}{} }()
-					return next(srv, ss)
-				}),
-			}
 			rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, Refund: c.refund}
-			client := dial(t, serve(t, s, append(ends, limited(lim, nil, rule)...)...))
+			unary, stream := grpclimit.Server(lim, nil, rule)
+			ended := make(chan struct{}, 2)
+			client := dial(t, serve(t, s,
+				grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+					next grpc.UnaryHandler) (any, error) {
+					defer func() { ended <- struct{}{} }()
+					return unary(ctx, req, info, next)
+				}),
+				grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+					next grpc.StreamHandler) error {
+					defer func() { ended <- struct{}{} }()
+					return stream(srv, ss, info, next)
+				})))
 			calls := []func(context.Context) error{
 				func(ctx context.Context) error { _, err := client.EmptyCall(ctx, &pb.Empty{}); return err },
 				func(ctx context.Context) error { _, err := client.FullDuplexCall(ctx); return err },

@@ -3,9 +3,8 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -38,6 +37,14 @@ func refusing(code codes.Code, wait time.Duration) error {
 	return st.Err()
 }
 
+// ending is a service whose calls end with an error.
+func ending(err error) *service {
+	return &service{
+		empty:  func(context.Context) error { return err },
+		duplex: func(pb.TestService_FullDuplexCallServer) error { return err },
+	}
+}
+
 func TestClientQuota(t *testing.T) {
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(2)})
 	addr := serve(t, new(service))
@@ -63,13 +70,12 @@ func TestClientQuota(t *testing.T) {
 	assert.NoError(t, call(t, c))
 }
 
-// A hold that a server asks for is still there after the client was killed, in its
-// next run.
+// A server can ask for a hold.
 func TestClientHold(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		most time.Duration
-		want time.Duration // about
+		want time.Duration
 	}{
 		"ResourceExhausted":   {err: refusing(codes.ResourceExhausted, time.Hour), want: time.Hour},
 		"Unavailable":         {err: refusing(codes.Unavailable, time.Hour), want: time.Hour},
@@ -80,19 +86,10 @@ func TestClientHold(t *testing.T) {
 		"negative":            {err: refusing(codes.Unavailable, -time.Hour)},
 	} {
 		for _, stream := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				s := &service{
-					empty:  func(context.Context) error { return c.err },
-					duplex: func(pb.TestService_FullDuplexCallServer) error { return c.err },
-				}
-				addr, path := serve(t, s), filepath.Join(t.TempDir(), "quota.db")
-				open := func() *stint.Limiter {
-					lim, err := stint.Open(path, newLimits(t, nil), nil)
-					require.NoError(t, err)
-					return lim
-				}
+			t.Run(fmt.Sprint(name, ", stream ", stream), func(t *testing.T) {
+				lim, _ := newLimiter(t, nil)
+				addr := serve(t, ending(c.err))
 				opts := &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress), MaxHold: c.most}
-				lim := open()
 				client := dial(t, addr, limiting(lim, opts)...)
 				err := error(nil)
 				if stream {
@@ -101,20 +98,9 @@ func TestClientHold(t *testing.T) {
 					err = call(t, client)
 				}
 				assert.Equal(t, status.Code(c.err), status.Code(err))
-				killed, err := os.ReadFile(path) // what a kill would leave
-				require.NoError(t, err)
-				require.NoError(t, lim.Close())
-				require.NoError(t, os.WriteFile(path, killed, 0o600))
-
-				lim = open() // the next run
-				defer lim.Close()
-				held := heldFor(t, lim, perAddress.Key(addr))
-				assert.LessOrEqual(t, held, c.want)
-				assert.Greater(t, held, c.want-30*time.Second)
-				s.empty = nil
-				err = call(t, dial(t, addr, limiting(lim, opts)...))
+				assert.Equal(t, c.want, heldFor(t, lim, perAddress.Key(addr)))
 				var quota *grpclimit.QuotaError
-				assert.Equal(t, c.want > 0, errors.As(err, &quota), "%v", err)
+				assert.Equal(t, c.want > 0, errors.As(call(t, client), &quota))
 			})
 		}
 	}
@@ -128,10 +114,7 @@ func TestClientRefund(t *testing.T) {
 		left int64
 	}{
 		{"no server", nil, 5},
-		{"refused by the server", &service{
-			empty:  func(context.Context) error { return refusing(codes.Unavailable, 0) },
-			duplex: func(pb.TestService_FullDuplexCallServer) error { return refusing(codes.Unavailable, 0) },
-		}, 3},
+		{"refused by the server", ending(refusing(codes.Unavailable, 0)), 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
@@ -154,36 +137,35 @@ func TestClientErrors(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{off: stint.Blocked, perKey: stint.PerHour(1)})
 	addr := serve(t, new(service))
 	own := errors.New("a KeyFunc's own error")
+	failing := func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	soon, cancelSoon := context.WithTimeout(t.Context(), time.Minute)
 	defer cancelSoon()
 	spend(t, lim, perKey.Key(addr), 1)
+	ofAddress, ofKey, ofOff := grpclimit.ByTarget(perAddress), grpclimit.ByTarget(perKey), grpclimit.ByTarget(off)
+	undeclared := grpclimit.ByTarget(99)
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		opts grpclimit.ClientOptions
 		is   error
 		code codes.Code
 	}{
-		"key":           {opts: grpclimit.ClientOptions{Key: func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, is: own, code: codes.Unknown},
-		"blocked":       {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(off)}, is: stint.ErrBlocked, code: codes.ResourceExhausted},
-		"blocked, wait": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(off), Wait: true}, is: stint.ErrBlocked, code: codes.ResourceExhausted},
-		"too late":      {ctx: soon, opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey), Wait: true}, is: context.DeadlineExceeded, code: codes.ResourceExhausted},
-		"cancelled":     {ctx: cancelled, opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey)}, code: codes.Canceled},
-		"over burst": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress),
-			Cost: func(grpclimit.Call) int64 { return 6 }}, is: stint.ErrCostOverBurst, code: codes.Unknown},
-		"undeclared": {opts: grpclimit.ClientOptions{Key: grpclimit.ByTarget(99)}, is: stint.ErrUnknownName, code: codes.Unknown},
+		"key":           {t.Context(), grpclimit.ClientOptions{Key: failing}, own, codes.Unknown},
+		"blocked":       {t.Context(), grpclimit.ClientOptions{Key: ofOff}, stint.ErrBlocked, exhausted},
+		"blocked, wait": {t.Context(), grpclimit.ClientOptions{Key: ofOff, Wait: true}, stint.ErrBlocked, exhausted},
+		"too late":      {soon, grpclimit.ClientOptions{Key: ofKey, Wait: true}, context.DeadlineExceeded, exhausted},
+		"cancelled":     {cancelled, grpclimit.ClientOptions{Key: ofKey}, nil, codes.Canceled},
+		"over burst": {t.Context(), grpclimit.ClientOptions{Key: ofAddress, Cost: func(grpclimit.Call) int64 { return 6 }},
+			stint.ErrCostOverBurst, codes.Unknown},
+		"undeclared": {t.Context(), grpclimit.ClientOptions{Key: undeclared}, stint.ErrUnknownName, codes.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := c.ctx
-			if ctx == nil {
-				ctx = t.Context()
-			}
-			_, err := dial(t, addr, limiting(lim, &c.opts)...).EmptyCall(ctx, &pb.Empty{})
+			_, err := dial(t, addr, limiting(lim, &c.opts)...).EmptyCall(c.ctx, &pb.Empty{})
+			assert.Equal(t, c.code, status.Code(err), "%v", err)
 			if c.is != nil {
 				assert.ErrorIs(t, err, c.is)
 			}
-			assert.Equal(t, c.code, status.Code(err), "%v", err)
 		})
 	}
 	assert.EqualValues(t, 5, left(t, lim, perAddress.Key(addr)))
@@ -224,9 +206,9 @@ func TestClientOnError(t *testing.T) {
 	var failed []error
 	opts := &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone),
 		OnError: func(_ context.Context, err error) { failed = append(failed, err) }}
-	s := &service{empty: func(context.Context) error { return refusing(codes.Unavailable, time.Hour) }}
-	assert.Equal(t, codes.Unavailable, status.Code(call(t, dial(t, serve(t, s), limiting(failing{lim}, opts)...))))
-	assert.Equal(t, codes.Unavailable, status.Code(call(t, dial(t, "127.0.0.1:1", limiting(failing{lim}, opts)...))))
+	for _, addr := range []string{serve(t, ending(refusing(codes.Unavailable, time.Hour))), "127.0.0.1:1"} {
+		assert.Equal(t, codes.Unavailable, status.Code(call(t, dial(t, addr, limiting(failing{lim}, opts)...))))
+	}
 	require.Len(t, failed, 2)
 	assert.ErrorIs(t, errors.Join(failed...), stint.ErrNotDurable)
 }
@@ -253,26 +235,36 @@ func TestClientNested(t *testing.T) {
 
 func ofK(grpclimit.Call) (stint.Key, error) { return perKey.Key("k"), nil }
 
-// A refusal without RetryInfo doubles the wait, until a success. A message that
-// is too large is no refusal.
+// A refusal without RetryInfo doubles the wait, until a success: of a call, and of a
+// stream with one reply, of which gRPC does not receive the status again. A message
+// that is too large is no refusal.
 func TestClientBackoff(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(3600)})
-	var answer error
-	s := &service{empty: func(context.Context) error { return answer }}
-	c := dial(t, serve(t, s), limiting(lim, &grpclimit.ClientOptions{Key: ofK})...)
-	answer = status.Error(codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 4)")
-	assert.Equal(t, exhausted, status.Code(call(t, c)))
-	answer = status.Error(codes.ResourceExhausted, "slow down")
-	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
-		assert.Equal(t, exhausted, status.Code(call(t, c)))
-		assert.Equal(t, want, heldFor(t, lim, perKey.Key("k")))
-		clock.pass(want)
+	for _, stream := range []bool{false, true} {
+		lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(3600)})
+		s := &service{}
+		c := dial(t, serve(t, s), limiting(lim, &grpclimit.ClientOptions{Key: ofK})...)
+		answer := func(answer error) time.Duration {
+			s.empty = func(context.Context) error { return answer }
+			err := error(nil)
+			if stream {
+				in, _ := c.StreamingInputCall(t.Context())
+				_, err = in.CloseAndRecv()
+			} else {
+				err = call(t, c)
+			}
+			require.Equal(t, status.Code(answer), status.Code(err), "%v", err)
+			held := heldFor(t, lim, perKey.Key("k"))
+			clock.pass(held)
+			return held
+		}
+		slowDown := status.Error(exhausted, "slow down")
+		assert.Zero(t, answer(status.Error(exhausted, "grpc: received message larger than max (9 vs. 4)")))
+		for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+			assert.Equal(t, want, answer(slowDown))
+		}
+		assert.Zero(t, answer(nil))
+		assert.Equal(t, time.Second, answer(slowDown))
 	}
-	answer = nil
-	assert.NoError(t, call(t, c))
-	answer = status.Error(codes.ResourceExhausted, "slow down")
-	assert.Equal(t, exhausted, status.Code(call(t, c)))
-	assert.Equal(t, time.Second, heldFor(t, lim, perKey.Key("k")))
 }
 
 // Settle replaces the bound of a call by the true cost, once.
@@ -290,45 +282,4 @@ func TestClientSettle(t *testing.T) {
 	assert.Equal(t, io.EOF, err)
 	assert.Equal(t, 3, echoes)
 	assert.EqualValues(t, 80, left(t, lim, perKey.Key("k")))
-}
-
-// A stream with one reply that succeeds ends the doubling of holds, although gRPC
-// does not receive again for its status.
-func TestClientStreamWithOneReply(t *testing.T) {
-	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1000)})
-	s := &collecting{}
-	l := listen(t, "tcp", "127.0.0.1:0")
-	server := grpc.NewServer()
-	pb.RegisterTestServiceServer(server, s)
-	go server.Serve(l)
-	t.Cleanup(server.Stop)
-	addr := l.Addr().String()
-	c := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perAddress)})...)
-	call := func(end error) time.Duration {
-		s.err = end
-		stream, err := c.StreamingInputCall(t.Context())
-		require.NoError(t, err)
-		_, err = stream.CloseAndRecv()
-		require.Equal(t, end == nil, err == nil, "%v", err)
-		return heldFor(t, lim, perAddress.Key(addr))
-	}
-	require.Equal(t, time.Second, call(refusing(codes.ResourceExhausted, 0)))
-	clock.pass(2 * time.Second)
-	require.Zero(t, call(nil))
-	require.Equal(t, time.Second, call(refusing(codes.ResourceExhausted, 0)))
-}
-
-// collecting is a service whose streams end with err.
-type collecting struct {
-	pb.UnimplementedTestServiceServer
-	err error
-}
-
-func (s *collecting) StreamingInputCall(
-	stream grpc.ClientStreamingServer[pb.StreamingInputCallRequest, pb.StreamingInputCallResponse],
-) error {
-	if s.err != nil {
-		return s.err
-	}
-	return stream.SendAndClose(&pb.StreamingInputCallResponse{})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -48,9 +46,7 @@ func TestDenial(t *testing.T) {
 	require.Equal(t, []codes.Code{codes.OK, codes.OK}, answers(t, 2, c, "api-key", "secret-17"))
 	clock.pass(1234567)
 
-	var header, trailer metadata.MD
-	_, err := c.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), "api-key", "secret-17"), &pb.Empty{},
-		grpc.Header(&header), grpc.Trailer(&trailer))
+	trailer, err := trailerOf(t, c, "api-key", "secret-17")
 	st := status.Convert(err)
 	require.Equal(t, codes.ResourceExhausted, st.Code())
 	assert.Equal(t, "rate limit exceeded: address, key", st.Message())
@@ -67,7 +63,6 @@ func TestDenial(t *testing.T) {
 	}
 	assert.Nil(t, info)
 	assert.Equal(t, []string{"1799999"}, trailer[pushback]) // 1,799,998.765 ms
-	assert.Empty(t, header, "a client does not retry after a header")
 
 	clock.pass(30*time.Minute - 1234567 - 1)
 	assert.Equal(t, []codes.Code{codes.ResourceExhausted}, answers(t, 1, c, "api-key", "secret-17"))
@@ -99,11 +94,9 @@ func TestRateLimit(t *testing.T) {
 		`"address";r=1;t=30, "login";r=5;t=12`, `"address";r=0;t=30, "login";r=5;t=12`,
 		`"address";r=0;t=30, "login";r=5;t=12`,
 	} {
-		var header, trailer metadata.MD
-		c.EmptyCall(t.Context(), &pb.Empty{}, grpc.Header(&header), grpc.Trailer(&trailer))
+		trailer, _ := trailerOf(t, c)
 		assert.Equal(t, []string{want}, trailer["ratelimit"])
 		assert.Equal(t, []string{`"address";q=2;w=60, "login";q=5;w=60`}, trailer["ratelimit-policy"])
-		assert.NotContains(t, header, "ratelimit")
 	}
 	clock.pass(time.Minute)
 	var trailer metadata.MD
@@ -135,71 +128,21 @@ func TestRateLimitAtTheEnd(t *testing.T) {
 			}}
 			c.rule.Key = grpclimit.ByPeer(perAddress)
 			client := dial(t, serve(t, s, limited(lim, &grpclimit.Options{RateLimit: true}, c.rule)...))
-			var trailer metadata.MD
-			client.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
+			trailer, _ := trailerOf(t, client)
 			assert.Equal(t, []string{c.want}, trailer["ratelimit"])
 		})
 	}
 	t.Run("messages", func(t *testing.T) {
-		for _, lockOut := range []time.Duration{0, time.Hour} {
+		for lockOut, want := range map[time.Duration]string{0: `"address";r=0;t=30`, time.Hour: `"address";r=0;t=3600`} {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(2)})
 			client := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{RateLimit: true},
 				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Pattern: "received", LockOut: lockOut})...))
 			var trailer metadata.MD
 			_, err := exchange(t, client, 2, grpc.Trailer(&trailer))
 			assert.ErrorIs(t, err, io.EOF)
-			want := `"address";r=0;t=30`
-			if lockOut > 0 {
-				want = `"address";r=0;t=3600`
-			}
 			assert.Equal(t, []string{want}, trailer["ratelimit"])
 		}
 	})
-}
-
-// If one rule denies, the trailer and the observers have the state of the others
-// without the call, because their tokens were returned.
-func TestDenialCalendar(t *testing.T) {
-	for name, c := range map[string]struct {
-		rolling, daily stint.Limit
-		want           []string // it is 04:05:06
-	}{
-		"rolling denies": {stint.PerMinute(2), stint.EachDay(5, time.UTC), []string{
-			`"address";r=1;t=30, "everyone";r=4;t=71694`, `"address";r=0;t=30, "everyone";r=3;t=71694`,
-			`"address";r=0;t=30, "everyone";r=3;t=71694`,
-		}},
-		"calendar denies": {stint.PerMinute(5), stint.EachDay(2, time.UTC), []string{
-			`"address";r=4;t=12, "everyone";r=1;t=71694`, `"address";r=3;t=12, "everyone";r=0;t=71694`,
-			`"address";r=3;t=12, "everyone";r=0;t=71694`,
-		}},
-		"the others are full": {stint.Blocked, stint.EachDay(5, time.UTC), []string{
-			`"everyone";r=5;t=71694`,
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: c.rolling, everyone: c.daily})
-			var seen []rules.Decision
-			watch := grpclimit.Observer{Decisions: func(_ grpclimit.Call, ds []rules.Decision) {
-				seen = slices.Clone(ds)
-			}}
-			conn := dial(t, serve(t, new(service), limited(lim,
-				&grpclimit.Options{RateLimit: true, Observers: []grpclimit.Observer{watch}},
-				grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
-				grpclimit.Rule{Key: grpclimit.Shared(everyone)},
-			)...))
-			for _, want := range c.want {
-				var trailer metadata.MD
-				conn.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
-				require.Equal(t, []string{want}, trailer["ratelimit"])
-				for i, key := range []stint.Key{local, everyone.Key("")} {
-					now, err := lim.Do(t.Context(), []stint.Request{{Key: key, Mode: stint.CheckOnly}}, nil)
-					require.NoError(t, err)
-					require.Equal(t, now.Remaining, seen[i].Remaining)
-					require.Equal(t, now.ResetAfter, seen[i].ResetAfter)
-				}
-			}
-		})
-	}
 }
 
 // A client with a retryPolicy waits for as long as the trailer says, and then
@@ -235,37 +178,33 @@ func TestRetryPolicy(t *testing.T) {
 	t.Logf("RetryDelay %v, retried %v after it", denied[0], waited-denied[0])
 }
 
-// Pushbacks that end all retries: -1 over a day, if no retry would pass, and two
-// values, which nested interceptors do not send.
+// Pushbacks that end all retries: -1 over a day, and if no retry would pass.
 func TestNoRetry(t *testing.T) {
 	for name, c := range map[string]struct {
-		limit    stint.Limit
-		rule     grpclimit.Rule
-		spent    int64
-		pushback string
-		retry    time.Duration // 0: no RetryInfo
+		limit stint.Limit
+		cost  int64
+		retry time.Duration // 0: no RetryInfo
 	}{
-		"over a day": {limit: stint.PerDay(1).DividedBy(2), spent: 1, pushback: "-1", retry: 48 * time.Hour},
-		"blocked":    {limit: stint.Blocked, pushback: "-1"},
-		"over burst": {limit: stint.PerDay(1), rule: grpclimit.Rule{Cost: 2}, pushback: "-1"},
+		"over a day": {stint.PerDay(1).DividedBy(2), 1, 48 * time.Hour},
+		"blocked":    {stint.Blocked, 1, 0},
+		"over burst": {stint.PerDay(1), 2, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: c.limit})
-			if c.spent > 0 {
-				spend(t, lim, local, c.spent)
+			if c.retry > 0 {
+				spend(t, lim, local, 1)
 			}
-			c.rule.Key = grpclimit.ByPeer(perAddress)
 			var attempts atomic.Int64
 			count := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 				attempts.Add(1)
 				return next(ctx, req)
 			}
 			client := dial(t, serve(t, new(service), append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(count)},
-				limited(lim, nil, c.rule)...)...), grpc.WithDefaultServiceConfig(retrying))
-			var trailer metadata.MD
-			_, err := client.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
+				limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Cost: c.cost})...)...),
+				grpc.WithDefaultServiceConfig(retrying))
+			trailer, err := trailerOf(t, client)
 			assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-			assert.Equal(t, []string{c.pushback}, trailer[pushback])
+			assert.Equal(t, []string{"-1"}, trailer[pushback])
 			assert.EqualValues(t, 1, attempts.Load(), "no retry")
 			retry, _, _ := detailsOf(t, err)
 			assert.Equal(t, c.retry, retry.GetRetryDelay().AsDuration())
@@ -274,36 +213,27 @@ func TestNoRetry(t *testing.T) {
 	}
 }
 
-// Nested interceptors, of which each could deny, set the pushback once. Each
-// spends.
+// Of nested interceptors, the handler gets the decisions of both. A denial of the
+// inner one sets the pushback once: two values would end all retries.
 func TestNested(t *testing.T) {
-	limits := map[stint.Name]stint.Limit{perAddress: stint.PerMinute(4), perKey: stint.PerMinute(1)}
-	lim, _ := newLimiter(t, limits)
-	var seen []rules.Decision
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerMinute(1)})
+	var labels []string
 	s := &service{empty: func(ctx context.Context) error {
-		seen = rules.Decisions(ctx)
+		for _, d := range rules.Decisions(ctx) {
+			labels = append(labels, d.Label)
+		}
 		return nil
 	}}
-	outer := limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
-		grpclimit.Rule{Key: grpclimit.Shared(everyone), Shadow: true})
-	inner := limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
-		grpclimit.Rule{Key: grpclimit.Shared(everyone)}, grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k"), Optional: true})
+	address := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}
+	outer := limited(lim, nil, address, grpclimit.Rule{Key: grpclimit.Shared(everyone), Shadow: true})
+	inner := limited(lim, nil, address, grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k"), Optional: true})
 	c := dial(t, serve(t, s, append(outer, inner...)...))
 	require.NoError(t, call(t, c, "k", "a"))
-	assert.EqualValues(t, 2, left(t, lim, local), "each")
-	assert.EqualValues(t, 3, left(t, lim, everyone.Key("")), "each")
-	var labels []string
-	for _, d := range seen {
-		labels = append(labels, d.Label)
-	}
-	assert.Equal(t, "address everyone address everyone key", strings.Join(labels, " "))
-
-	var trailer metadata.MD
-	_, err := c.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), "k", "a"), &pb.Empty{}, grpc.Trailer(&trailer))
+	assert.Equal(t, "address everyone address key", strings.Join(labels, " "))
+	trailer, err := trailerOf(t, c, "k", "a")
 	assert.Equal(t, "rate limit exceeded: key", status.Convert(err).Message())
 	assert.Len(t, trailer[pushback], 1)
-	assert.EqualValues(t, 1, left(t, lim, local), "outer tokens stay spent")
-	assert.EqualValues(t, 2, left(t, lim, everyone.Key("")), "of an inner denial nothing is spent")
+	assert.EqualValues(t, 2, left(t, lim, local), "outer tokens stay spent, and inner ones do not")
 }
 
 // broken is a Decider that fails.
@@ -313,52 +243,49 @@ func (broken) Do(context.Context, []stint.Request, []stint.Decision) (stint.Deci
 	return stint.Decision{}, stint.ErrNotDurable
 }
 
+// Each error has a code. Those of the Limiter pass with FailOpen.
 func TestErrors(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
-	negative := func(grpclimit.Call) int64 { return -1 }
 	own := errors.New("a KeyFunc's own error")
+	failing := func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }
+	ofPeer := grpclimit.ByPeer(perAddress)
+	byKey, byIP := grpclimit.ByMetadata(perKey, "k"), grpclimit.ByMetadata(perIP, "k")
+	const invalid, unavailable = codes.InvalidArgument, codes.Unavailable
 	for name, c := range map[string]struct {
-		lim     stint.Decider
-		opts    grpclimit.Options
-		rule    grpclimit.Rule
-		sent    []string
-		want    codes.Code
-		err     error // that the observers get
-		pass    bool  // with FailOpen
-		shadows codes.Code
+		lim  stint.Decider
+		rule grpclimit.Rule
+		sent []string
+		want codes.Code
+		err  error // that the observers get
 	}{
-		"no id":       {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, want: codes.InvalidArgument, err: rules.ErrNoID},
-		"two ids":     {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k")}, sent: []string{"k", "1", "k", "2"}, want: codes.InvalidArgument, err: rules.ErrNoID},
-		"refused id":  {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perIP, "k")}, sent: []string{"k", "x"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
-		"negative":    {rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), CostFunc: negative}, want: codes.InvalidArgument, err: stint.ErrNegativeCost},
-		"over burst":  {rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Cost: 6}, want: codes.ResourceExhausted, err: stint.ErrCostOverBurst},
-		"limiter":     {lim: broken{lim}, rule: grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}, want: codes.Unavailable, err: stint.ErrNotDurable, pass: true},
-		"undeclared":  {rule: grpclimit.Rule{Key: grpclimit.ByPeer(99)}, want: codes.Unavailable, err: stint.ErrUnknownName, pass: true},
-		"own error":   {rule: grpclimit.Rule{Key: func(grpclimit.Call) (stint.Key, error) { return stint.Key{}, own }}, want: codes.Unavailable, err: own, pass: true},
-		"a count's":   {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k"), LockOutMax: 1}, sent: []string{"k", "a lock-outs"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
-		"not Unix":    {rule: grpclimit.Rule{Key: grpclimit.ByMetadata(perIP, "k")}, sent: []string{"k", "unix"}, want: codes.InvalidArgument, err: stint.ErrInvalidID},
-		"no subject":  {rule: grpclimit.Rule{Key: grpclimit.ByTLSSubject(perKey)}, want: codes.InvalidArgument, err: rules.ErrNoID},
-		"no target":   {rule: grpclimit.Rule{Key: grpclimit.ByTarget(perKey)}, want: codes.InvalidArgument, err: rules.ErrNoID},
-		"first of no": {rule: grpclimit.Rule{Key: rules.FirstOf[grpclimit.Call]()}, want: codes.InvalidArgument, err: rules.ErrNoID},
+		"no id":       {lim, grpclimit.Rule{Key: byKey}, nil, invalid, rules.ErrNoID},
+		"two ids":     {lim, grpclimit.Rule{Key: byKey}, []string{"k", "1", "k", "2"}, invalid, rules.ErrNoID},
+		"no subject":  {lim, grpclimit.Rule{Key: grpclimit.ByTLSSubject(perKey)}, nil, invalid, rules.ErrNoID},
+		"no target":   {lim, grpclimit.Rule{Key: grpclimit.ByTarget(perKey)}, nil, invalid, rules.ErrNoID},
+		"first of no": {lim, grpclimit.Rule{Key: rules.FirstOf[grpclimit.Call]()}, nil, invalid, rules.ErrNoID},
+		"refused id":  {lim, grpclimit.Rule{Key: byIP}, []string{"k", "x"}, invalid, stint.ErrInvalidID},
+		"not Unix":    {lim, grpclimit.Rule{Key: byIP}, []string{"k", "unix"}, invalid, stint.ErrInvalidID},
+		"negative": {lim, grpclimit.Rule{Key: ofPeer, CostFunc: func(grpclimit.Call) int64 { return -1 }}, nil,
+			invalid, stint.ErrNegativeCost},
+		"over burst": {lim, grpclimit.Rule{Key: ofPeer, Cost: 6}, nil, exhausted, stint.ErrCostOverBurst},
+		"limiter":    {broken{lim}, grpclimit.Rule{Key: ofPeer}, nil, unavailable, stint.ErrNotDurable},
+		"undeclared": {lim, grpclimit.Rule{Key: grpclimit.ByPeer(99)}, nil, unavailable, stint.ErrUnknownName},
+		"own error":  {lim, grpclimit.Rule{Key: failing}, nil, unavailable, own},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if c.lim == nil {
-				c.lim = lim
-			}
-			for _, mode := range []string{"closed", "open", "shadow"} {
+			for _, open := range []bool{false, true} {
 				var failed []error
-				c.opts.Observers = []grpclimit.Observer{{Error: func(_ grpclimit.Call, err error) { failed = append(failed, err) }}}
-				c.opts.FailOpen, c.rule.Shadow = mode == "open", mode == "shadow"
-				opts := c.opts
-				client := dial(t, serve(t, new(service), limited(c.lim, &opts, c.rule)...))
-				err := call(t, client, c.sent...)
+				opts := &grpclimit.Options{FailOpen: open, Observers: []grpclimit.Observer{{
+					Error: func(_ grpclimit.Call, err error) { failed = append(failed, err) },
+				}}}
+				err := call(t, dial(t, serve(t, new(service), limited(c.lim, opts, c.rule)...)), c.sent...)
 				want := c.want
-				if mode == "shadow" || mode == "open" && c.pass {
-					want = codes.OK
+				if open && want == unavailable {
+					want = ok
 				}
-				assert.Equal(t, want, status.Code(err), "%s: %v", mode, err)
-				require.Len(t, failed, 1, mode)
-				assert.ErrorIs(t, failed[0], c.err, mode)
+				assert.Equal(t, want, status.Code(err), "FailOpen %v: %v", open, err)
+				require.Len(t, failed, 1)
+				assert.ErrorIs(t, failed[0], c.err)
 				retry, _, _ := detailsOf(t, err)
 				assert.Nil(t, retry)
 			}
@@ -388,7 +315,6 @@ func TestMistakes(t *testing.T) {
 		}()
 	}
 	assert.Panics(t, func() { grpclimit.Server(nil, nil) })
-	assert.Panics(t, func() { grpclimit.Server((*stint.Limiter)(nil), nil) })
 	assert.Panics(t, func() { grpclimit.Server((*hostlimit.Limiter)(nil), nil) })
 	assert.Panics(t, func() { grpclimit.Server(lim, &grpclimit.Options{Exempt: []string{"x"}}) })
 	assert.Panics(t, func() { grpclimit.Client(lim, nil) })

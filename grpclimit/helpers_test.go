@@ -101,6 +101,14 @@ func (s *service) EmptyCall(ctx context.Context, _ *pb.Empty) (*pb.Empty, error)
 	return &pb.Empty{}, nil
 }
 
+// StreamingInputCall is EmptyCall as a stream with one reply.
+func (s *service) StreamingInputCall(stream pb.TestService_StreamingInputCallServer) error {
+	if _, err := s.EmptyCall(stream.Context(), nil); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&pb.StreamingInputCallResponse{})
+}
+
 // UnaryCall returns the code in the request.
 func (s *service) UnaryCall(_ context.Context, r *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 	if code := codes.Code(r.GetResponseStatus().GetCode()); code != codes.OK {
@@ -127,7 +135,6 @@ func (s *service) FullDuplexCall(stream pb.TestService_FullDuplexCallServer) err
 	}
 }
 
-// listener counts connections, so that a test knows how often a client called.
 func listen(t testing.TB, network, address string) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -203,6 +210,17 @@ func answers(t testing.TB, n int, c pb.TestServiceClient, kv ...string) []codes.
 		all[i] = status.Code(call(t, c, kv...))
 	}
 	return all
+}
+
+// trailerOf returns the trailer of an EmptyCall, and its error.
+func trailerOf(t testing.TB, c pb.TestServiceClient, kv ...string) (metadata.MD, error) {
+	t.Helper()
+	var header, trailer metadata.MD
+	_, err := c.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), kv...), &pb.Empty{},
+		grpc.Header(&header), grpc.Trailer(&trailer))
+	require.NotContains(t, header, "ratelimit")
+	require.True(t, err == nil || len(header) == 0, "a client does not retry after a header")
+	return trailer, err
 }
 
 // detailsOf returns the details of a status.

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
@@ -41,26 +40,17 @@ func TestNetlimit(t *testing.T) {
 				}},
 				grpc.UnaryInterceptor(unary))
 			dial := func() (pb.TestServiceClient, *grpc.ClientConn) {
-				conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-					grpc.WithDisableRetry())
-				require.NoError(t, err)
-				t.Cleanup(func() { conn.Close() })
+				conn := connect(t, l.Addr().String(), grpc.WithDisableRetry())
 				return pb.NewTestServiceClient(conn), conn
-			}
-			call := func(c pb.TestServiceClient) error {
-				_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{})
-				return err
 			}
 			first, firstConn := dial()
 			second, _ := dial()
-			require.NoError(t, call(first))
-			require.NoError(t, call(second))
-			b, err := lim.Bucket(perAddress.Key("127.0.0.1"))
-			require.NoError(t, err)
-			require.EqualValues(t, 98, b.Remaining, "the server sees the address")
+			require.Equal(t, ok, ask(t, first, ok))
+			require.Equal(t, ok, ask(t, second, ok))
+			require.EqualValues(t, 98, left(t, lim, local), "the server sees the address")
 			soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			_, err = first.EmptyCall(soon, &pb.Empty{})
+			_, err := first.EmptyCall(soon, &pb.Empty{})
 			require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 			stream, err := first.FullDuplexCall(t.Context())
 			require.NoError(t, err)
@@ -69,20 +59,20 @@ func TestNetlimit(t *testing.T) {
 			require.NoError(t, err)
 
 			third, thirdConn := dial()
-			require.Equal(t, codes.Unavailable, status.Code(call(third)), "two are open")
+			require.Equal(t, codes.Unavailable, ask(t, third, ok), "two are open")
 			require.NoError(t, thirdConn.Close())
 			require.NoError(t, firstConn.Close())
 			// The server notices a while after the client, and each try of a client
 			// that has no place spends nothing.
 			require.Eventually(t, func() bool {
 				c, conn := dial()
-				err := call(c)
-				if err != nil {
+				code := ask(t, c, ok)
+				if code != ok {
 					conn.Close()
 				}
-				return err == nil
+				return code == ok
 			}, 20*time.Second, time.Millisecond, "one has closed")
-			require.NoError(t, call(second))
+			require.Equal(t, ok, ask(t, second, ok))
 			raw, err := net.Dial("tcp", l.Addr().String())
 			if err == nil { // Dial may notice the reset, or only Read
 				defer raw.Close()
