@@ -28,11 +28,9 @@ import (
 func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rulestest.Request) bool {
 	var do rulestest.Request // of the innermost call
 	reached := false
-	var chain caddyhttp.Handler = caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+	var chain caddyhttp.Handler = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		req := do
-		if req.Inside != nil {
-			req.Inside()
-		}
+		req.Handle(r.Context(), nil)
 		reached = true
 		switch req.Outcome {
 		case rulestest.Failed:
@@ -88,6 +86,32 @@ func TestRules(t *testing.T) {
 	rulestest.Run(t, door, rulestest.Host(hostlimit.RoleOwner))
 }
 
+// newApp returns an App of zones with numbers, without a file.
+func newApp(zones ...*Zone) *App {
+	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{}, started: make(chan struct{})}
+	for _, z := range zones {
+		a.zones[z.Name], a.all = z, append(a.all, z)
+	}
+	return a
+}
+
+// newFile returns a path that is short enough for the socket.
+func newFile(t *testing.T) string {
+	folder, err := os.MkdirTemp("", "zones")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	return filepath.Join(folder, "q.db")
+}
+
+// open opens a file with the Names of another program.
+func open(t *testing.T, path string, names stint.Names) *hostlimit.Limiter {
+	limits, err := stint.NewLimits(names)
+	require.NoError(t, err)
+	l, err := hostlimit.Open(path, limits, nil)
+	require.NoError(t, err)
+	return l
+}
+
 // The overrides of a zone have its durability, those of files too, unless they name
 // another one.
 func TestDurabilityOfOverrides(t *testing.T) {
@@ -100,7 +124,7 @@ func TestDurabilityOfOverrides(t *testing.T) {
 - api: {blocked: true, ids: [fay]}
 `), 0o600))
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
-	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{"api": z}}
+	a := newApp(z)
 	for durability, level := range map[string]stint.Durability{"": 0, "leased": stint.Leased} {
 		z.Durability = durability
 		limits, err := a.build()
@@ -117,7 +141,7 @@ func TestDurabilityOfOverrides(t *testing.T) {
 func TestOverrideTwice(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yml")
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
-	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{"api": z}}
+	a := newApp(z)
 	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
 	_, err := a.build()
 	require.EqualError(t, err, "zone api: 2001:db8::/64 has two overrides")
@@ -143,16 +167,14 @@ func TestOverrideTwice(t *testing.T) {
 func TestZoneThatGoes(t *testing.T) {
 	plans := filepath.Join(t.TempDir(), "plans.yml")
 	require.NoError(t, os.WriteFile(plans, []byte("- api: {blocked: true, ids: [ada]}\n"), 0o600))
-	f := &file{zones: stint.Names{}}
 	api := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
-	before := &App{file: f, zones: map[string]*Zone{"api": api}}
+	before, after := newApp(api), newApp(&Zone{Name: "all", number: 2, Limit: "1/1h"})
 	var err error
 	before.limits, err = before.build()
 	require.NoError(t, err)
-	f.inForce = before
+	after.file.inForce = before
 	require.NoError(t, os.Remove(plans))
 
-	after := &App{file: f, zones: map[string]*Zone{"all": {Name: "all", number: 2, Limit: "1/1h"}}}
 	limits, err := after.build()
 	require.NoError(t, err)
 	for id, want := range map[string]stint.Limit{"ada": stint.Blocked, "bob": stint.PerHour(10), "cy": stint.PerHour(5)} {
@@ -164,19 +186,9 @@ func TestZoneThatGoes(t *testing.T) {
 // Zones keep their numbers in the file, even if the process that has it, such as
 // stint serve, does not declare them.
 func TestNumbersBehindAnotherOwner(t *testing.T) {
-	folder, err := os.MkdirTemp("", "numbers") // a short path, for the socket
-	require.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	path := filepath.Join(folder, "q.db")
-	open := func(names stint.Names) *hostlimit.Limiter {
-		limits, err := stint.NewLimits(names)
-		require.NoError(t, err)
-		l, err := hostlimit.Open(path, limits, nil)
-		require.NoError(t, err)
-		return l
-	}
-	require.NoError(t, open(stint.Names{1: {Label: "a", Limit: stint.Unlimited}, 2: {Label: "b", Limit: stint.Unlimited}}).Close())
-	owner := open(stint.Names{3: {Label: "CL.THROTTLE", Limit: stint.Unlimited}})
+	path, free := newFile(t), stint.Unlimited
+	require.NoError(t, open(t, path, stint.Names{1: {Label: "a", Limit: free}, 2: {Label: "b", Limit: free}}).Close())
+	owner := open(t, path, stint.Names{3: {Label: "CL.THROTTLE", Limit: free}})
 	defer owner.Close()
 	f, err := openFile(path)
 	require.NoError(t, err)
@@ -192,7 +204,7 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 
 	// Later another process takes the next number, and sees a zone first.
 	names := owner.Limits().Names()
-	names[5], names[6] = stint.NameSpec{Label: "d", Limit: stint.Unlimited}, stint.NameSpec{Label: "e", Limit: stint.Unlimited}
+	names[5], names[6] = stint.NameSpec{Label: "d", Limit: free}, stint.NameSpec{Label: "e", Limit: free}
 	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	require.NoError(t, owner.SetLimits(limits))
@@ -212,30 +224,21 @@ func TestFileOfAnotherProgram(t *testing.T) {
 	}
 	for name, caddyFirst := range map[string]bool{"Caddy has the file": true, "the program has the file": false} {
 		t.Run(name, func(t *testing.T) {
-			folder, err := os.MkdirTemp("", "other") // a short path, for the socket
-			require.NoError(t, err)
-			t.Cleanup(func() { os.RemoveAll(folder) })
-			path := filepath.Join(folder, "q.db")
-			limits, err := stint.NewLimits(program)
-			require.NoError(t, err)
-			open := func() *hostlimit.Limiter {
-				l, err := hostlimit.Open(path, limits, nil)
-				require.NoError(t, err)
-				return l
-			}
-			l := open()
+			path := newFile(t)
+			l := open(t, path, program)
 			if caddyFirst { // the file has the labels of the program
 				require.NoError(t, l.Close())
 			}
-			zones := map[string]*Zone{"logins": {Name: "logins", Limit: "1/1h"}}
-			a := &App{path: path, zones: zones, all: []*Zone{zones["logins"]}, started: make(chan struct{})}
+			logins := &Zone{Name: "logins", Limit: "1/1h"}
+			a := newApp(logins)
+			a.path = path
 			require.NoError(t, a.Start())
 			defer a.file.close()
 			if caddyFirst {
-				l = open()
+				l = open(t, path, program)
 			}
 			defer l.Close()
-			require.Equal(t, stint.Name(5), zones["logins"].number)
+			require.Equal(t, stint.Name(5), logins.number)
 			for _, want := range []bool{true, false} {
 				d, err := a.file.limiter.Spend(stint.Name(5).Key("ada"), 1)
 				require.NoError(t, err)
@@ -249,11 +252,12 @@ func TestFileOfAnotherProgram(t *testing.T) {
 			if caddyFirst {
 				return
 			}
-			clash := map[string]*Zone{"Total": {Name: "Total", Limit: "1/1h"}}
-			b := &App{path: path, zones: clash, all: []*Zone{clash["Total"]}, started: make(chan struct{})}
+			clash := &Zone{Name: "Total", Limit: "1/1h"}
+			b := newApp(clash)
+			b.path = path
 			err = b.Start()
 			defer b.file.close()
-			require.Equal(t, stint.Name(1), clash["Total"].number)
+			require.Equal(t, stint.Name(1), clash.number)
 			require.ErrorIs(t, err, stint.ErrNameMismatch)
 		})
 	}

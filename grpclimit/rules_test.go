@@ -16,7 +16,6 @@ import (
 	"github.com/stint-go/stint/grpclimit"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/rulestest"
-	"github.com/stint-go/stint/rules"
 )
 
 // door returns a door of rulestest: a server on the loopback interface, with the
@@ -27,14 +26,7 @@ func door(streams bool) rulestest.Door {
 		reached := false
 		handle := func(ctx context.Context) error {
 			req := do
-			if req.Inside != nil {
-				req.Inside()
-			}
-			for _, cost := range req.Settle {
-				for _, ru := range layers[len(layers)-1] {
-					rules.Settle(ctx, ru.Name, cost)
-				}
-			}
+			req.Handle(ctx, layers[len(layers)-1])
 			reached = true
 			return status.Error(map[rulestest.Outcome]codes.Code{"": ok, rulestest.OK: ok,
 				rulestest.Failed: codes.Unauthenticated, rulestest.Broken: codes.Internal}[req.Outcome], "as asked")
@@ -43,23 +35,9 @@ func door(streams bool) rulestest.Door {
 		s.duplex = func(stream pb.TestService_FullDuplexCallServer) error { return handle(stream.Context()) }
 		var opts []grpc.ServerOption
 		for _, layer := range layers {
-			var rs []grpclimit.Rule
-			for _, ru := range layer {
-				key := grpclimit.ByMetadata(ru.Name, "id")
-				if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
-					key = grpclimit.Shared(ru.Name)
-				}
-				as := grpclimit.Rule{Key: key, Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
-					Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
-				if ru.Count {
-					as.Count = grpclimit.AuthFailed
-				}
-				if ru.Refund {
-					as.Refund = grpclimit.ServerError
-				}
-				rs = append(rs, as)
-			}
-			opts = append(opts, limited(lim, nil, rs...)...)
+			byID := func(name stint.Name) grpclimit.KeyFunc { return grpclimit.ByMetadata(name, "id") }
+			opts = append(opts, limited(lim, nil, rulestest.RulesOf(lim, layer, byID, grpclimit.Shared,
+				grpclimit.AuthFailed, grpclimit.ServerError)...)...)
 		}
 		client := dial(t, serve(t, s, opts...))
 		return func(req rulestest.Request) bool {

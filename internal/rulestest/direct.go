@@ -20,38 +20,25 @@ func (r request) Context() context.Context { return r.ctx }
 func Direct(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool {
 	var doors []*rules.Door[request, Outcome]
 	for _, layer := range layers {
-		var all []rules.Rule[request, Outcome]
-		for _, ru := range layer {
-			key := func(r request) (stint.Key, error) {
+		byID := func(name stint.Name) rules.KeyFunc[request] {
+			return func(r request) (stint.Key, error) {
 				if r.ID == "" {
 					return stint.Key{}, rules.ErrNoID
 				}
-				return ru.Name.Key(r.ID), nil
+				return name.Key(r.ID), nil
 			}
-			if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
-				key = func(request) (stint.Key, error) { return ru.Name.Key(""), nil }
-			}
-			as := rules.Rule[request, Outcome]{Key: key, Cost: ru.Cost, Optional: ru.Optional, LockOut: ru.LockOut,
-				LockOutMax: ru.Longest, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
-			if ru.Count {
-				as.Count = rules.OneOf(Failed)
-			}
-			if ru.Refund {
-				as.Refund = rules.OneOf(Broken)
-			}
-			all = append(all, as)
 		}
-		doors = append(doors, rules.New(lim, nil, all...))
+		shared := func(name stint.Name) rules.KeyFunc[request] {
+			return func(request) (stint.Key, error) { return name.Key(""), nil }
+		}
+		doors = append(doors, rules.New(lim, nil,
+			RulesOf(lim, layer, byID, shared, rules.OneOf(Failed), rules.OneOf(Broken))...))
 	}
 	return func(req Request) (reached bool) {
 		var pass func(ctx context.Context, layer int)
 		pass = func(ctx context.Context, layer int) {
 			if layer == len(doors) {
-				req.run(func(cost int64) {
-					for _, ru := range layers[layer-1] {
-						rules.Settle(ctx, ru.Name, cost)
-					}
-				})
+				req.Handle(ctx, layers[layer-1])
 				reached = true
 				return
 			}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
+	"github.com/stint-go/stint/rules"
 )
 
 // Rule is a rule of the door. Its key is the id of the request under Name.
@@ -54,14 +55,39 @@ type Request struct {
 	Inside  func()  // called by the handler before it answers; may be nil
 }
 
-// run does what the handler of a request does before it answers.
-func (r *Request) run(settle func(cost int64)) {
+// Handle does what the handler of a request does before it answers. layer has the
+// rules of the innermost door.
+func (r *Request) Handle(ctx context.Context, layer []Rule) {
 	if r.Inside != nil {
 		r.Inside()
 	}
 	for _, cost := range r.Settle {
-		settle(cost)
+		for _, ru := range layer {
+			rules.Settle(ctx, ru.Name, cost)
+		}
 	}
+}
+
+// RulesOf returns the rules of a layer, with the KeyFuncs of a door for a limit
+// with ids and for a Shared one, and its functions for Count and Refund.
+func RulesOf[R rules.Request, O any](
+	lim stint.Decider, layer []Rule, byID, shared func(stint.Name) rules.KeyFunc[R], count, refund func(O) bool,
+) (all []rules.Rule[R, O]) {
+	for _, ru := range layer {
+		as := rules.Rule[R, O]{Key: byID(ru.Name), Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
+			Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
+		if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
+			as.Key = shared(ru.Name)
+		}
+		if ru.Count {
+			as.Count = count
+		}
+		if ru.Refund {
+			as.Refund = refund
+		}
+		all = append(all, as)
+	}
+	return all
 }
 
 // A Door returns a function that serves a request behind layers of rules, the
