@@ -3,13 +3,13 @@ package caddylimit_test
 import (
 	"bytes"
 	"cmp"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,6 +32,7 @@ import (
 	_ "github.com/stint-go/stint/caddylimit"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/subprocess"
+	"github.com/stint-go/stint/internal/testlength"
 )
 
 // The program of these tests is Caddy with the module: the test binary runs
@@ -93,6 +94,16 @@ func (s *site) caddyfile(lines string, global ...string) string {
 		s.admin, s.file(), strings.Join(global, "\n"), s.url, lines)
 }
 
+// directive returns the directive stint with zones. The matcher may be empty.
+func directive(matcher string, zones ...string) string {
+	return "stint " + matcher + " {\n" + strings.Join(zones, "\n") + "\n}\n"
+}
+
+// zone returns a zone with subdirectives.
+func zone(name string, lines ...string) string {
+	return "zone " + name + " {\n" + strings.Join(lines, "\n") + "\n}"
+}
+
 func (s *site) file() string { return cmp.Or(s.shared, filepath.Join(s.dir, "limits.db")) }
 
 // start runs Caddy until it answers.
@@ -122,6 +133,20 @@ func (s *site) end(signal os.Signal) {
 	require.NoError(s.t, s.cmd.Process.Signal(signal))
 	<-s.ended
 }
+
+// body returns the body of an answer.
+func body(t *testing.T, url string) string {
+	t.Helper()
+	res, err := http.Get(url)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// metrics returns the metrics of Caddy.
+func (s *site) metrics() string { return body(s.t, "http://"+s.admin+"/metrics") }
 
 // get returns the status and the fields of an answer, and its body.
 func (s *site) get(path string, fields ...string) (*http.Response, string) {
@@ -175,13 +200,17 @@ func (s *site) reload(caddyfile string) (status int, says string) {
 	return res.StatusCode, string(body)
 }
 
-const hundred = `stint {
-	zone all {
-		limit 100/10h
-		durability leased
-	}
+// reloads asks Caddy to take another Caddyfile, which it must do.
+func (s *site) reloads(caddyfile string) {
+	s.t.Helper()
+	status, says := s.reload(caddyfile)
+	require.Equal(s.t, 200, status, says)
 }
-respond ok`
+
+// allOf returns the lines of a site with one zone for all requests.
+func allOf(lines ...string) string { return directive("", zone("all", lines...)) + "respond ok" }
+
+var hundred = allOf("limit 100/10h", "durability leased")
 
 // Y1: a restart forgets nothing, after a clean stop and after a kill.
 func TestRestart(t *testing.T) {
@@ -220,19 +249,14 @@ func TestReloads(t *testing.T) {
 		return len(entries)
 	}
 	goroutines := func() int {
-		res, err := http.Get("http://" + s.admin + "/debug/pprof/goroutine?debug=1")
-		require.NoError(t, err)
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		m := regexp.MustCompile(`^goroutine profile: total (\d+)`).FindSubmatch(text)
+		text := body(t, "http://"+s.admin+"/debug/pprof/goroutine?debug=1")
+		m := regexp.MustCompile(`^goroutine profile: total (\d+)`).FindStringSubmatch(text)
 		require.NotNil(t, m)
-		n, err := strconv.Atoi(string(m[1]))
+		n, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
 		return n
 	}
-	status, says := s.reload(config(1)) // what the first reload makes stays
-	require.Equal(t, 200, status, says)
+	s.reloads(config(1)) // what the first reload makes stays
 	http.DefaultClient.CloseIdleConnections()
 	descriptors, before := open(), goroutines()
 
@@ -264,9 +288,8 @@ func TestReloads(t *testing.T) {
 			}
 		})
 	}
-	for i := range reloads {
-		status, says := s.reload(config(i + 2))
-		require.Equal(t, 200, status, says)
+	for i := range testlength.Of(1000, 30) {
+		s.reloads(config(i + 2))
 	}
 	end()
 	require.Zero(t, other.Load(), "requests that were neither answered nor denied")
@@ -311,37 +334,25 @@ func TestFailedReload(t *testing.T) {
 	}
 }
 
+// handleDenials writes the placeholders.
+const handleDenials = `handle_errors 429 {
+	respond "zone {http.stint.zone}: {http.stint.remaining} left, retry in {http.stint.retry_after}" 429
+}`
+
 // Y4: wrong passwords lock out, right ones cost nothing, and handle_errors
 // knows what was decided.
 func TestLogins(t *testing.T) {
 	s := newSite(t)
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
 	require.NoError(t, err)
-	config := s.caddyfile(`stint {
-	zone logins {
-		limit 5/15m
-		count_status 401
-		lock_out 15m 24h
-	}
-}
-basic_auth {
+	config := s.caddyfile(directive("", zone("logins", "limit 5/15m", "count_status 401", "lock_out 15m 24h")) + `basic_auth {
 	ada ` + string(hash) + `
 }
-handle_errors 429 {
-	respond "zone {http.stint.zone}: {http.stint.remaining} left, retry in {http.stint.retry_after}" 429
-}
+` + handleDenials + `
 respond welcome`)
 	s.start(config)
 	login := func(password string) (*http.Response, string) {
-		u, err := url.Parse(s.url)
-		require.NoError(t, err)
-		u.User = url.UserPassword("ada", password)
-		res, err := http.Get(u.String())
-		require.NoError(t, err)
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return res, string(body)
+		return s.get("/", "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("ada:"+password)))
 	}
 	for range 8 {
 		res, body := login("right")
@@ -378,19 +389,14 @@ respond welcome`)
 // Y7: each key is a bucket of its own, or 400.
 func TestHostileKeys(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(`stint {
-	zone api {
-		key {header.X-Api-Key}
-		limit 1/10h
-	}
-}
-respond ok`))
+	s.start(s.caddyfile(directive("/", zone("api", "key {header.X-Api-Key}", "limit 1/10h")) +
+		directive("/composed", zone("composed", "key {header.X-Api-Key}/{header.X-User}", "limit 1/10h")) + "respond ok"))
 	keys := map[string]int{
 		"": 400, strings.Repeat("k", 512): 200, strings.Repeat("k", 513): 400, strings.Repeat("m", 1<<20): 431, // by Caddy itself
 		"\xff\xfe": 200, "\xff": 200, "*": 200, "**": 200, "a b": 200, "{header.X-Api-Key}": 200, "alice lock-outs": 200,
 		"\u00e9": 200, "e\u0301": 200, "10.0.0.1": 200, "2001:db8::1": 200,
 	}
-	for i := range hostileKeys {
+	for i := range testlength.Of(10_000, 300) {
 		keys[fmt.Sprintf("key-%x", i*7919)] = 200
 	}
 	for key, want := range keys {
@@ -404,46 +410,22 @@ respond ok`))
 	// Another spelling of an address is the same bucket.
 	require.Equal(t, 429, s.status("/", "X-Api-Key", "::ffff:10.0.0.1"))
 	require.Equal(t, 429, s.status("/", "X-Api-Key", "2001:db8::2"))
-}
 
-// A key of several placeholders is empty if all of them are.
-func TestComposedKey(t *testing.T) {
-	s := newSite(t)
-	s.start(s.caddyfile(`stint {
-	zone api {
-		key {header.X-Api-Key}/{header.X-User}
-		limit 1/10h
-	}
-}
-respond ok`))
-	require.Equal(t, 400, s.status("/"))
-	require.Equal(t, 200, s.status("/", "X-Api-Key", "k"))
-	require.Equal(t, 429, s.status("/", "X-Api-Key", "k"))
-	require.Equal(t, 200, s.status("/", "X-Api-Key", "k", "X-User", "u"))
+	// A key of several placeholders is empty if all of them are.
+	require.Equal(t, 400, s.status("/composed"))
+	require.Equal(t, 200, s.status("/composed", "X-Api-Key", "k"))
+	require.Equal(t, 429, s.status("/composed", "X-Api-Key", "k"))
+	require.Equal(t, 200, s.status("/composed", "X-Api-Key", "k", "X-User", "u"))
 }
 
 // Zones of one name share their buckets, and zones that do not match spend
 // nothing. All zones of a request spend, or none.
 func TestZones(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(`@api path /api/*
-stint @api {
-	zone api {
-		limit 3/10h
-	}
-	zone writes {
-		match {
-			method POST
-		}
-		limit 1/10h
-	}
-}
-stint /login {
-	zone api {
-		limit 3/10h
-	}
-}
-respond ok`))
+	three := zone("api", "limit 3/10h")
+	s.start(s.caddyfile("@api path /api/*\n" +
+		directive("@api", three, zone("writes", "match {\nmethod POST\n}", "limit 1/10h")) +
+		directive("/login", three) + "respond ok"))
 	post := func() int {
 		res, err := http.Post(s.url+"/api/x", "text/plain", nil)
 		require.NoError(t, err)
@@ -465,17 +447,8 @@ func TestOverrides(t *testing.T) {
 	plans := filepath.Join(s.dir, "plans.yml")
 	write := func(text string) { require.NoError(t, os.WriteFile(plans, []byte(text), 0o600)) }
 	write("- group: pro\n  ids: [carol]\n  limits:\n    api: {burst: 3, count: 3, period: 10h}\n")
-	config := s.caddyfile(`stint {
-	zone api {
-		key {header.X-Api-Key}
-		limit 1/10h
-		override alice 2/10h
-		override bob blocked
-		override 2001:DB8:0:7::1/64 2/10h
-		overrides ` + plans + `
-	}
-}
-respond ok`)
+	config := s.caddyfile(directive("", zone("api", "key {header.X-Api-Key}", "limit 1/10h", "override alice 2/10h",
+		"override bob blocked", "override 2001:DB8:0:7::1/64 2/10h", "overrides "+plans)) + "respond ok")
 	s.start(config)
 	passes := func(id string, want int) {
 		t.Helper()
@@ -494,12 +467,11 @@ respond ok`)
 	passes("2001:db8:0:7::9", 2)
 
 	write("- api:\n    unlimited: true\n    ids: [dave]\n")
-	status, says := s.reload(strings.Replace(config, "respond ok", "respond yes", 1))
-	require.Equal(t, 200, status, says)
+	s.reloads(strings.Replace(config, "respond ok", "respond yes", 1))
 	require.Equal(t, 200, s.status("/", "X-Api-Key", "dave"))
 
 	write("- api:\n    burst: many\n    ids: [dave]\n")
-	status, says = s.reload(strings.Replace(config, "respond ok", "respond no", 1))
+	status, says := s.reload(strings.Replace(config, "respond ok", "respond no", 1))
 	require.Equal(t, 400, status)
 	require.Contains(t, says, plans+":2")
 	require.Equal(t, 200, s.status("/", "X-Api-Key", "dave"))
@@ -508,28 +480,15 @@ respond ok`)
 // Metrics and the status page show zones.
 func TestStatus(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(`stint /api/* {
-	zone all {
-		limit 1/10h
-	}
-}
-stint_status /limits {
-	allow_reset
-}
-respond ok`))
+	s.start(s.caddyfile(directive("/api/*", zone("all", "limit 1/10h")) + "stint_status /limits {\nallow_reset\n}\nrespond ok"))
 	require.Equal(t, 200, s.status("/api/x"))
 	require.Equal(t, 429, s.status("/api/x"))
 	_, body := s.get("/limits?format=json", "Accept", "application/json")
 	require.Contains(t, body, `"all"`)
 	require.Regexp(t, `"most_denied": \[\s+{\s+"id": "127.0.0.1"`, body)
 
-	res, err := http.Get("http://" + s.admin + "/metrics")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	metrics, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	require.Contains(t, string(metrics), `caddy_stint_requests_total{result="allowed",zone="all"} 1`)
-	require.Contains(t, string(metrics), `caddy_stint_requests_total{result="denied",zone="all"} 1`)
+	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="allowed",zone="all"} 1`)
+	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="denied",zone="all"} 1`)
 }
 
 // A file that Caddy cannot use is a config error that says what to do.
@@ -577,16 +536,9 @@ func TestInFlightAndCalendar(t *testing.T) {
 	defer backend.Close()
 	s := newSite(t)
 	config := func(version int) string {
-		return s.caddyfile(fmt.Sprintf(`stint {
-	zone plan {
-		key {header.X-Api-Key}
-		limit 4/month@Europe/Berlin
-		override big 100/month@Europe/Berlin
-		in_flight 2
-	}
-}
-respond /version %d
-reverse_proxy %s`, version, backend.URL), "grace_period 30s")
+		return s.caddyfile(directive("", zone("plan", "key {header.X-Api-Key}", "limit 4/month@Europe/Berlin",
+			"override big 100/month@Europe/Berlin", "in_flight 2"))+
+			fmt.Sprintf("respond /version %d\nreverse_proxy %s", version, backend.URL), "grace_period 30s")
 	}
 	s.start(config(1))
 
@@ -641,8 +593,7 @@ reverse_proxy %s`, version, backend.URL), "grace_period 30s")
 		require.InDelta(t, time.Until(end).Seconds(), after, 60)
 	}
 	spent()
-	status, says := s.reload(config(3))
-	require.Equal(t, 200, status, says)
+	s.reloads(config(3))
 	spent()
 	s.end(syscall.SIGTERM)
 	s.start(config(4))

@@ -3,7 +3,6 @@
 package caddylimit_test
 
 import (
-	"fmt"
 	"syscall"
 	"testing"
 
@@ -21,7 +20,7 @@ func TestTwoCaddys(t *testing.T) {
 			next.shared = old.file()
 			zones := func(names ...string) (lines string) {
 				for _, name := range names {
-					lines += fmt.Sprintf("stint /%s {\n\tzone %[1]s {\n\t\tlimit 4/10h\n\t\tdurability leased\n\t}\n}\n", name)
+					lines += directive("/"+name, zone(name, "limit 4/10h", "durability leased"))
 				}
 				return lines + "respond ok"
 			}
@@ -36,11 +35,9 @@ func TestTwoCaddys(t *testing.T) {
 
 			// Each of them gets a zone that the other one has not seen.
 			require.Equal(t, 200, next.status("/c"))
-			status, says := old.reload(old.caddyfile(zones("a", "b", "d")))
-			require.Equal(t, 200, status, says)
+			old.reloads(old.caddyfile(zones("a", "b", "d")))
 			require.Equal(t, 200, old.status("/d"))
-			status, says = next.reload(next.caddyfile(zones("e", "c", "d", "a")))
-			require.Equal(t, 200, status, says)
+			next.reloads(next.caddyfile(zones("e", "c", "d", "a")))
 			for _, want := range []int{200, 200, 200, 429} {
 				require.Equal(t, want, next.status("/d"))
 			}
@@ -66,18 +63,8 @@ func TestFileFails(t *testing.T) {
 	owner, s := newSite(t), newSite(t)
 	s.shared = owner.file()
 	owner.start(owner.caddyfile(hundred))
-	s.start(s.caddyfile(`stint /closed {
-	zone closed {
-		limit 1000000/10h
-	}
-}
-stint /open {
-	zone open {
-		limit 1/10h
-	}
-	fail_open
-}
-respond ok`))
+	s.start(s.caddyfile(directive("/closed", zone("closed", "limit 1000000/10h")) +
+		directive("/open", zone("open", "limit 1/10h"), "fail_open") + "respond ok"))
 	for path, want := range map[string][]int{"/closed": {200, 200}, "/open": {200, 429}} {
 		for _, want := range want {
 			require.Equal(t, want, s.status(path))
