@@ -2,7 +2,6 @@ package netlimit
 
 import (
 	"bytes"
-
 	"crypto/tls"
 	"errors"
 	"io"
@@ -23,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/rules"
 )
 
@@ -39,15 +39,25 @@ func newLimiter(t testing.TB, l stint.Limit) *stint.Limiter {
 	return lim
 }
 
-// fakeConn is a connection of a peer.
+// fakeConn is a connection of a peer, perhaps one end of a pipe.
 type fakeConn struct {
 	net.Conn
 	peer   net.Addr
 	closed atomic.Int64
+	open   *atomic.Int64 // nil until it is accepted
 }
 
 func (c *fakeConn) RemoteAddr() net.Addr { return c.peer }
-func (c *fakeConn) Close() error         { c.closed.Add(1); return nil }
+
+func (c *fakeConn) Close() error {
+	if c.closed.Add(1) == 1 && c.open != nil {
+		c.open.Add(-1)
+	}
+	if c.Conn != nil {
+		return c.Conn.Close()
+	}
+	return nil
+}
 
 // fakeListener accepts what is sent to it.
 type fakeListener chan net.Conn
@@ -189,51 +199,6 @@ func TestListenerLater(t *testing.T) {
 	}
 }
 
-// However connections end, never more are open than may be, and no place is
-// left.
-func TestListenerStorm(t *testing.T) {
-	const most, peers = 8, 3
-	inner := make(fakeListener, 100)
-	ln := Listener(inner, nil, &Options{InFlight: most})
-	var open [peers]atomic.Int64
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		rng := rand.New(rand.NewPCG(1, 2))
-		for range storm {
-			inner <- from(netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(rng.IntN(peers))}), 1).String())
-		}
-		inner.Close()
-	})
-	for {
-		conn, err := ln.Accept()
-		if err != nil {
-			break
-		}
-		i := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().As4()[3]
-		if n := open[i].Add(1); n > most {
-			t.Errorf("%d open", n)
-		}
-		wg.Go(func() {
-			defer func() { recover() }()
-			end := rand.IntN(4)
-			// The place is given back in Close, so the count goes down before.
-			open[i].Add(-1)
-			if end == 0 { // a hijacker closes it in another goroutine, too
-				wg.Go(func() { conn.Close() })
-			}
-			defer conn.Close()
-			if end == 1 {
-				conn.Close()
-			}
-			if end == 2 {
-				panic("x")
-			}
-		})
-	}
-	wg.Wait()
-	require.Empty(t, running(ln))
-}
-
 // The methods of TCP connections still work.
 func TestListenerMethods(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -298,23 +263,6 @@ func TestListenerTLS(t *testing.T) {
 	}
 }
 
-// pipe is one end of a connection without a network, from a peer.
-type pipe struct {
-	net.Conn
-	peer net.Addr
-	open *atomic.Int64 // nil until it is accepted
-	once sync.Once
-}
-
-func (c *pipe) RemoteAddr() net.Addr { return c.peer }
-
-func (c *pipe) Close() error {
-	if c.open != nil {
-		c.once.Do(func() { c.open.Add(-1) })
-	}
-	return c.Conn.Close()
-}
-
 // However the connections of an HTTP server end, hijacked ones included, never
 // more are open than may be, and no place is left.
 func TestListenerHTTP(t *testing.T) {
@@ -329,7 +277,7 @@ func TestListenerHTTP(t *testing.T) {
 			if state != http.StateNew {
 				return
 			}
-			conn.(*limitedConn).Conn.(*pipe).open = &open
+			conn.(*limitedConn).Conn.(*fakeConn).open = &open
 			if n := open.Add(1); n > most {
 				t.Errorf("%d open", n)
 			}
@@ -348,11 +296,10 @@ func TestListenerHTTP(t *testing.T) {
 					return
 				}
 				hijacked.Add(1)
-				hijackers.Go(func() {
-					io.WriteString(conn, "bye")
-					conn.Close()
-					conn.Close()
-				})
+				io.WriteString(conn, "bye")
+				for range 3 { // at the same time, and after the server
+					hijackers.Go(func() { conn.Close(); conn.Close() })
+				}
 			}
 		}),
 	}
@@ -362,9 +309,9 @@ func TestListenerHTTP(t *testing.T) {
 	for c := range clients {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(7, uint64(c)))
-			for range httpStorm / clients {
+			for range testlength.Of(100_000, 5_000) / clients {
 				client, server := net.Pipe()
-				inner <- &pipe{Conn: server, peer: from("192.0.2.1:1").peer}
+				inner <- &fakeConn{Conn: server, peer: from("192.0.2.1:1").peer}
 				path := []string{"/", "/panic", "/abort", "/hijack", "/gone"}[rng.IntN(5)]
 				if path == "/gone" {
 					client.Close()
