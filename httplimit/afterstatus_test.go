@@ -52,9 +52,6 @@ func TestAfterStatus(t *testing.T) {
 		"locks out with too little for the cost, counted": {rules: lockOut(Rule{Cost: 2, Count: AuthFailed}), script: `
 			401: 401 401 429
 			held login 1h0m0s`},
-		"locks out with too little for the cost": {rules: lockOut(Rule{Cost: 2}), script: `
-			401: 401 401 429
-			held login 1h0m0s`},
 		"locks out with too little at once": {rules: lockOut(Rule{Cost: 3}), script: `
 			401: 401 429
 			held login 1h0m0s`},

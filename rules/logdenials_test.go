@@ -1,42 +1,34 @@
 package rules
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 )
 
-// logLines collects the lines of a logger, without their time.
-type logLines struct {
-	mu    sync.Mutex
-	lines []string
-}
+// logLines collects the lines of a logger, without their time. slog calls Write
+// one after the other.
+type logLines struct{ lines []string }
 
 func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.lines = append(l.lines, strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
 }
 
-func (l *logLines) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lines := l.lines
+// require requires the new lines.
+func (l *logLines) require(t *testing.T, want ...string) {
+	t.Helper()
+	require.Equal(t, want, l.lines)
 	l.lines = nil
-	return lines
 }
 
 func (l *logLines) logger() *slog.Logger {
@@ -50,43 +42,71 @@ func (l *logLines) logger() *slog.Logger {
 	}))
 }
 
-// denial returns a denial of the bucket with an id.
+// denialOf returns a denial of the bucket with an id.
 func denialOf(id string) Decision {
 	d := Decision{Label: "login"}
 	d.Key, d.RetryAfter = ofA.Key(id), 12*time.Second
 	return d
 }
 
+// line is the line of a denial.
+func line(id string, leftOut int) string {
+	return fmt.Sprintf(`level=WARN msg="request denied" limit=login id=%s retry_after=12s shadow=false left_out=%d`,
+		id, leftOut)
+}
+
 func TestLogDenials(t *testing.T) {
-	const line = `level=WARN msg="request denied" limit=login id=%s retry_after=12s shadow=false left_out=%d`
-	t.Run("one line a bucket in each time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var out logLines
-			log := LogDenials[req](out.logger(), time.Minute).Decisions
-			r := req{ctx: context.Background()}
+	for name, f := range map[string]func(t *testing.T, out *logLines, log func(ds ...Decision)){
+		"one line a bucket in each time": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
 			for range 3 {
-				log(r, []Decision{denialOf("a")})
+				log(denialOf("a"))
 			}
-			log(r, []Decision{denialOf("b")})
-			assert.Equal(t, []string{fmt.Sprintf(line, "a", 0), fmt.Sprintf(line, "b", 0)}, out.take())
+			log(denialOf("b"))
+			out.require(t, line("a", 0), line("b", 0))
 			time.Sleep(time.Minute - 1)
-			log(r, []Decision{denialOf("a")})
-			assert.Empty(t, out.take())
+			log(denialOf("a"))
+			out.require(t)
 			time.Sleep(time.Nanosecond)
-			log(r, []Decision{denialOf("a"), denialOf("b")})
-			assert.Equal(t, []string{fmt.Sprintf(line, "a", 3), fmt.Sprintf(line, "b", 0)}, out.take())
+			log(denialOf("a"), denialOf("b"))
+			out.require(t, line("a", 3), line("b", 0))
+		},
+		"allowed and shadow": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
+			allowed, shadow := denialOf("a"), denialOf("b")
+			allowed.Allowed, shadow.Shadow = true, true
+			log(allowed, shadow)
+			out.require(t, `level=INFO msg="request denied" limit=login id=b retry_after=12s shadow=true left_out=0`)
+		},
+		"too many buckets": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
+			for i := range maxDenialLines + 500 {
+				log(denialOf(fmt.Sprint(i)))
+			}
+			require.Len(t, out.lines, maxDenialLines+1)
+			require.Equal(t, `level=WARN msg="requests of more ids denied" left_out=1`, out.lines[maxDenialLines])
+			out.lines = nil
+			time.Sleep(time.Minute)
+			log(denialOf("new")) // the old ones are forgotten
+			out.require(t, line("new", 0))
+		},
+		"concurrent": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
+			var all sync.WaitGroup
+			for range 4000 {
+				all.Go(func() { log(denialOf("a")) })
+			}
+			all.Wait()
+			out.require(t, line("a", 0))
+			time.Sleep(time.Minute)
+			log(denialOf("a"))
+			out.require(t, line("a", 3999))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out logLines
+				observer := LogDenials[req](out.logger(), time.Minute)
+				f(t, &out, func(ds ...Decision) { observer.Decisions(req{ctx: t.Context()}, ds) })
+			})
 		})
-	})
-	t.Run("allowed and shadow", func(t *testing.T) {
-		var out logLines
-		log := LogDenials[req](out.logger(), time.Minute).Decisions
-		allowed, shadow := denialOf("a"), denialOf("b")
-		allowed.Allowed, shadow.Shadow = true, true
-		log(req{ctx: context.Background()}, []Decision{allowed, shadow})
-		assert.Equal(t, []string{
-			`level=INFO msg="request denied" limit=login id=b retry_after=12s shadow=true left_out=0`,
-		}, out.take())
-	})
+	}
 	// An id may be a part of a header field of a megabyte.
 	t.Run("keeps no request in memory", func(t *testing.T) {
 		header := strings.Repeat("id=0123456789; ", 9)
@@ -101,43 +121,6 @@ func TestLogDenials(t *testing.T) {
 			require.False(t, inside, key.ID)
 		}
 	})
-	t.Run("too many buckets", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var out logLines
-			log := LogDenials[req](out.logger(), time.Minute).Decisions
-			r := req{ctx: context.Background()}
-			for i := range maxDenialLines + 500 {
-				log(r, []Decision{denialOf(fmt.Sprint(i))})
-			}
-			lines := out.take()
-			require.Len(t, lines, maxDenialLines+1)
-			assert.Equal(t, `level=WARN msg="requests of more ids denied" left_out=1`, lines[maxDenialLines])
-			time.Sleep(time.Minute)
-			log(r, []Decision{denialOf("new")}) // the old ones are forgotten
-			assert.Equal(t, []string{fmt.Sprintf(line, "new", 0)}, out.take())
-		})
-	})
-	t.Run("concurrent", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var out logLines
-			var denied atomic.Int64
-			log := LogDenials[req](out.logger(), time.Hour).Decisions
-			var all sync.WaitGroup
-			for range 8 {
-				all.Go(func() {
-					for range 500 {
-						log(req{ctx: context.Background()}, []Decision{denialOf("a")})
-						denied.Add(1)
-					}
-				})
-			}
-			all.Wait()
-			assert.Len(t, out.take(), 1)
-			time.Sleep(time.Hour)
-			log(req{ctx: context.Background()}, []Decision{denialOf("a")})
-			assert.Equal(t, []string{fmt.Sprintf(line, "a", denied.Load()-1)}, out.take())
-		})
-	})
 	t.Run("door", func(t *testing.T) {
 		var out logLines
 		opts := &Options[req]{Observers: []Observer[req]{LogDenials[req](out.logger(), time.Hour)}}
@@ -145,12 +128,10 @@ func TestLogDenials(t *testing.T) {
 		for range 3 {
 			d.Begin(req{ctx: t.Context()})
 		}
-		assert.Equal(t, []string{
-			`level=WARN msg="request denied" limit=a id=x retry_after=1h0m0s shadow=false left_out=0`,
-		}, out.take())
+		out.require(t, `level=WARN msg="request denied" limit=a id=x retry_after=1h0m0s shadow=false left_out=0`)
 	})
 	t.Run("mistakes", func(t *testing.T) {
-		assert.Panics(t, func() { LogDenials[req](nil, time.Second) })
-		assert.Panics(t, func() { LogDenials[req](slog.Default(), 0) })
+		require.Panics(t, func() { LogDenials[req](nil, time.Second) })
+		require.Panics(t, func() { LogDenials[req](slog.Default(), 0) })
 	})
 }

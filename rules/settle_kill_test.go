@@ -146,13 +146,7 @@ func usedOf(events []event) (all []modeltest.Admission, open int) {
 // with those of the last flush, so the law holds for what these know.
 func TestSettleKill(t *testing.T) {
 	t.Parallel()
-	kills := 2 // at each level
-	if testlength.Long {
-		kills = 200
-		if testing.Short() {
-			kills = 40
-		}
-	}
+	kills := testlength.Of(200, 2) // at each level
 	for level := stint.Memory; level <= stint.Synced; level++ {
 		t.Run(level.String(), func(t *testing.T) {
 			t.Parallel()

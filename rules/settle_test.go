@@ -35,20 +35,13 @@ func requireLaw(t *testing.T, l stint.Limit, log []modeltest.Admission) {
 // over the bound counts when it is settled, because the bucket cannot know it
 // before. Each settlement changes the bucket by as much as it should.
 func TestSettleLaw(t *testing.T) {
-	histories := 200 // of each limit
-	if testlength.Long {
-		histories = 10_000
-		if testing.Short() {
-			histories = 2_000
-		}
-	}
 	for _, l := range []stint.Limit{
 		stint.PerMinute(1000), stint.PerMinute(20_000), {Burst: 3000, Count: 100, Period: time.Second},
 		stint.EachHour(5000, time.UTC), stint.EachDay(3000, time.UTC),
 	} {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
-			settleHistories(t, l, histories)
+			settleHistories(t, l, testlength.Of(10_000, 200))
 		})
 	}
 }
@@ -63,58 +56,50 @@ func settleHistories(t *testing.T, l stint.Limit, histories int) {
 		require.NoError(t, err)
 		return b
 	}
-	random := func(most time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(most))) }
-	type stream struct {
-		*Pass[req, int]
-		at, ends time.Time
-		index    int // in log
-	}
 	shorts, later := 0, 0
 	for range histories {
 		if _, end := l.PeriodAt(now); l.FollowsCalendar() { // it ends soon
-			now = end.Add(-random(3 * time.Minute))
+			now = end.Add(-time.Duration(rng.Int64N(int64(3 * time.Minute))))
 		}
-		var streams []stream
 		var log []modeltest.Admission
-		settleOne := func(i int) {
-			s, before, cost := streams[i], bucket(), rng.Int64N(1501)
-			streams = slices.Delete(streams, i, i+1)
-			short, err := Settle(s, ofA, cost)
-			require.NoError(t, err)
-			require.Equal(t, max(0, cost-bound-before.Remaining), short)
-			shorts += int(short)
-			log[s.index].Cost = min(cost, bound)
-			log = append(log, modeltest.At(now.UnixNano(), max(0, cost-bound)-short))
-			switch more, after := cost-bound-short, bucket(); {
-			case l.FollowsCalendar():
-				if _, end := l.PeriodAt(s.at); more < 0 && !now.Before(end) {
-					later++
-					more = 0 // nothing returns to a later period
-				}
-				require.Equal(t, before.Remaining-more, after.Remaining)
-			case more < 0: // but what time has brought back does not return
-				back := max(0, time.Duration(-more)*l.Interval()-now.Sub(s.at))
-				require.Equal(t, max(0, before.ResetAfter-back), after.ResetAfter)
-			default:
-				require.Equal(t, before.ResetAfter+time.Duration(more)*l.Interval(), after.ResetAfter)
-			}
-		}
-		for range 16 {
-			now = now.Add(random(20 * time.Second))
-			for i := len(streams) - 1; i >= 0; i-- {
-				if !streams[i].ends.After(now) {
-					settleOne(i)
-				}
+		var running []func() // each settles a request
+		for step := 0; step < 32 || len(running) > 0; step++ {
+			now = now.Add(time.Duration(rng.Int64N(int64(10 * time.Second))))
+			if n := len(running); n > 0 && (step >= 32 || rng.IntN(2) == 0) {
+				i := rng.IntN(n)
+				running[i]()
+				running = slices.Delete(running, i, i+1)
+				continue
 			}
 			p, decision, err := d.Begin(req{ctx: t.Context()})
 			require.NoError(t, err)
-			if decision.Allowed {
-				streams = append(streams, stream{p, now, now.Add(random(2 * time.Minute)), len(log)})
-				log = append(log, modeltest.At(now.UnixNano(), bound))
+			if !decision.Allowed {
+				continue
 			}
-		}
-		for len(streams) > 0 {
-			settleOne(rng.IntN(len(streams)))
+			begun, index := now, len(log)
+			log = append(log, modeltest.At(now.UnixNano(), bound))
+			running = append(running, func() {
+				before, cost := bucket(), rng.Int64N(1501)
+				short, err := Settle(p, ofA, cost)
+				require.NoError(t, err)
+				require.Equal(t, max(0, cost-bound-before.Remaining), short)
+				shorts += int(short)
+				log[index].Cost = min(cost, bound)
+				log = append(log, modeltest.At(now.UnixNano(), max(0, cost-bound)-short))
+				switch more, after := cost-bound-short, bucket(); {
+				case l.FollowsCalendar():
+					if _, end := l.PeriodAt(begun); more < 0 && !now.Before(end) {
+						later++
+						more = 0 // nothing returns to a later period
+					}
+					require.Equal(t, before.Remaining-more, after.Remaining)
+				case more < 0: // but what time has brought back does not return
+					back := max(0, time.Duration(-more)*l.Interval()-now.Sub(begun))
+					require.Equal(t, max(0, before.ResetAfter-back), after.ResetAfter)
+				default:
+					require.Equal(t, before.ResetAfter+time.Duration(more)*l.Interval(), after.ResetAfter)
+				}
+			})
 		}
 		requireLaw(t, l, log)
 		now = now.Add(25 * time.Hour) // the bucket is full

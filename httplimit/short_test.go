@@ -1,6 +1,0 @@
-//go:build !long
-
-package httplimit
-
-// inFlightRounds is how many requests TestInFlightStorm sends.
-const inFlightRounds = 20_000
