@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,9 +30,23 @@ func TestRefusals(t *testing.T) {
 		c.backOff(ofA.Key(fmt.Sprint(i)), now, now, time.Hour)
 	}
 	require.LessOrEqual(t, len(c.refusals), maxRefusals)
+
+	// It forgets none that may be asked again soon.
+	c, now = new(Client), now.Add(3*time.Hour)
+	begun, next := now, make([]time.Time, 1500)
+	asked := make([]int, len(next))
+	for ; now.Before(begun.Add(66 * time.Second)); now = now.Add(time.Second) {
+		for i := range next {
+			if !now.Before(next[i]) {
+				next[i] = now.Add(c.backOff(ofA.Key(fmt.Sprint(i)), now, now, time.Hour))
+				asked[i]++
+			}
+		}
+	}
+	require.Equal(t, slices.Repeat([]int{7}, len(next)), asked, "after 0, 1, 3, 7, 15, 31 and 63 s")
 }
 
-// cancelling is a Decider whose context ends during the commit of a Wait.
+// cancelling is a Decider whose context ends during a commit.
 type cancelling struct {
 	stint.Decider
 	cancel context.CancelFunc
@@ -42,11 +57,18 @@ func (c cancelling) Wait(ctx context.Context, req stint.Request) (time.Time, err
 	return c.Decider.Wait(ctx, req)
 }
 
-// A request that waited for its turn and was not sent gets its tokens back: none
-// of them came back while it waited.
+func (c cancelling) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	defer c.cancel()
+	return c.Decider.Do(ctx, reqs, ds)
+}
+
+// A request that was not sent gets its tokens back. None of them came back while
+// it waited for its turn.
 func TestTurnRefund(t *testing.T) {
-	for _, limit := range []stint.Limit{stint.PerSecond(1), stint.EachHour(1, time.UTC)} {
-		for _, cancelled := range []bool{false, true} {
+	for name, tc := range map[string]struct{ wait, cancelled bool }{
+		"sent in vain": {true, false}, "cancelled in its commit": {false, true}, "cancelled after its turn": {true, true},
+	} {
+		for _, limit := range []stint.Limit{stint.PerSecond(1), stint.EachHour(1, time.UTC)} {
 			synctest.Test(t, func(t *testing.T) {
 				limits, err := stint.NewLimits(stint.Names{ofA: {Label: "a", Limit: limit}})
 				require.NoError(t, err)
@@ -55,15 +77,17 @@ func TestTurnRefund(t *testing.T) {
 				lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{FlushInterval: 24 * time.Hour})
 				require.NoError(t, err)
 				defer lim.Close()
-				lim.Spend(ofA.Key("x"), 1)
-				c, ctx := &Client{Limiter: lim, Wait: true}, t.Context()
-				if cancelled {
+				c, ctx := &Client{Limiter: lim, Wait: tc.wait}, t.Context()
+				if tc.wait {
+					lim.Spend(ofA.Key("x"), 1)
+				}
+				if tc.cancelled {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithCancel(ctx)
 					c.Limiter = cancelling{lim, cancel}
 				}
 				turn, err := c.Begin(ctx, ofA.Key("x"), 1)
-				if cancelled {
+				if tc.cancelled {
 					require.ErrorIs(t, err, context.Canceled)
 				} else {
 					require.NoError(t, err)
@@ -71,7 +95,7 @@ func TestTurnRefund(t *testing.T) {
 				}
 				b, err := lim.Bucket(ofA.Key("x"))
 				require.NoError(t, err)
-				require.EqualValues(t, 1, b.Remaining, "%v, cancelled: %v", limit, cancelled)
+				require.EqualValues(t, 1, b.Remaining, "%v: %s", limit, name)
 			})
 		}
 	}

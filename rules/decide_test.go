@@ -10,35 +10,12 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// takeOut leaves what a Check of cost 0 says.
-func TestTakeOut(t *testing.T) {
-	for _, limit := range []stint.Limit{
-		stint.PerHour(5), stint.EachDay(5, time.UTC), stint.Unlimited, stint.PerHour(1),
-	} {
-		now := noon
-		lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: limit}})
-		for range 6 {
-			want, err := lim.Check(ofA.Key("a"), 0)
-			require.NoError(t, err)
-			got, err := lim.Check(ofA.Key("a"), 1)
-			require.NoError(t, err)
-			if !got.Allowed {
-				want = got
-			}
-			takeOut(&got, 1)
-			require.Equal(t, want, got, limit)
-			_, err = lim.Spend(ofA.Key("a"), 1)
-			require.NoError(t, err)
-		}
-	}
-}
-
 // If one rule denies, the decisions of the others have the state without the
 // request.
 func TestDecisionsOfADenial(t *testing.T) {
 	for _, limits := range [][2]stint.Limit{
 		{stint.PerMinute(2), stint.EachDay(5, time.UTC)}, {stint.PerMinute(5), stint.EachDay(2, time.UTC)},
-		{stint.Blocked, stint.EachDay(5, time.UTC)},
+		{stint.Blocked, stint.EachDay(5, time.UTC)}, {stint.Blocked, stint.PerHour(5)}, {stint.PerHour(2), stint.Unlimited},
 	} {
 		now := noon
 		lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: limits[0]}, ofB: {Label: "b", Limit: limits[1]}})
@@ -58,33 +35,37 @@ func TestDecisionsOfADenial(t *testing.T) {
 	}
 }
 
-// callCounter is a Decider that counts the calls that decide, each of which may be
-// a round trip.
-type callCounter struct {
+// watched is a Decider that counts the calls that decide, each of which may be a
+// round trip, and keeps the context of the last one.
+type watched struct {
 	stint.Decider
 	calls int
+	ctx   context.Context
 }
 
-func (c *callCounter) Do(
-	ctx context.Context, reqs []stint.Request, ds []stint.Decision,
-) (stint.Decision, error) {
-	c.calls++
-	return c.Decider.Do(ctx, reqs, ds)
+func (w *watched) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
+	w.calls++
+	w.ctx = ctx
+	return w.Decider.Do(ctx, reqs, ds)
 }
 
-// All rules that can deny are decided in one call.
+// All rules that can deny are decided in one call, with the context of the request:
+// if its client is gone, it does not wait for the disk.
 func TestOneCall(t *testing.T) {
 	all := []ruleOf{
 		rule(ofA, ruleOf{Cost: 2}), rule(free, ruleOf{Cost: 1}), rule(ofB, ruleOf{Cost: 1, Count: isFailed}),
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	for n := 1; n <= len(all); n++ {
-		counter := &callCounter{Decider: newLimiter(t)}
-		d := New(counter, nil, all[:n]...)
+		lim := &watched{Decider: newLimiter(t)}
+		d := New(lim, nil, all[:n]...)
 		for _, allowed := range []bool{true, true, false} {
-			counter.calls = 0
-			p, decision, err := d.Begin(req{ctx: t.Context()})
+			lim.calls, lim.ctx = 0, nil
+			p, decision, err := d.Begin(req{ctx: ctx})
 			require.NoError(t, err)
-			require.Equal(t, 1, counter.calls, "%d rules", n)
+			require.Equal(t, 1, lim.calls, "%d rules", n)
+			require.Equal(t, ctx, lim.ctx)
 			require.Equal(t, allowed, decision.Allowed)
 			if allowed {
 				require.Len(t, Decisions(p), n)
@@ -92,4 +73,8 @@ func TestOneCall(t *testing.T) {
 			p.Leave()
 		}
 	}
+	lim := &watched{Decider: newLimiter(t)}
+	_, _, err := New(lim, nil, rule(ofA, ruleOf{Shadow: true})).Begin(req{ctx: ctx, cost: 1})
+	require.NoError(t, err)
+	require.Equal(t, ctx, lim.ctx)
 }

@@ -2,11 +2,10 @@ package rules
 
 import (
 	"context"
-	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,51 +23,6 @@ func requireEmpty(t *testing.T, table *places) {
 	for i := range table.chains {
 		require.Nil(t, table.chains[i].first)
 	}
-}
-
-// However many goroutines ask, and however they leave, no more run than may,
-// and nothing is left at the end.
-func TestEnter(t *testing.T) {
-	rounds := 3_000
-	if testing.Short() {
-		rounds = 300
-	}
-	const callers, most = 64, 8
-	table := newPlaces()
-	var inside [3]atomic.Int64
-	var wg sync.WaitGroup
-	for c := range callers {
-		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(1, uint64(c)))
-			for range rounds {
-				i := rng.IntN(len(inside))
-				ctx, cancel := context.WithCancel(t.Context())
-				b := bound{most: most}
-				switch rng.IntN(3) {
-				case 0:
-					b.wait, b.queue = time.Hour, callers
-				case 1:
-					b.wait, b.queue = time.Duration(rng.IntN(100))*time.Microsecond, 2
-					if rng.IntN(2) == 0 {
-						time.AfterFunc(time.Duration(rng.IntN(50))*time.Microsecond, cancel)
-					}
-				}
-				if place, _ := table.enter(ctx, bucket{key: ofA.Key(strconv.Itoa(i))}, b); place.taken() {
-					if n := inside[i].Add(1); n > most {
-						t.Errorf("%d inside", n)
-					}
-					if rng.IntN(4) == 0 {
-						runtime.Gosched()
-					}
-					inside[i].Add(-1)
-					place.leave()
-				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	requireEmpty(t, table)
 }
 
 // Waiters get their places in the order in which they came. None passes the
@@ -202,18 +156,15 @@ func TestTableMemory(t *testing.T) {
 	}
 	after := memory()
 	require.Less(t, int64(after-before), int64(512<<10), "100 run, of %d keys", keys)
-	for _, place := range running {
-		place.leave()
-	}
-	requireEmpty(t, table)
-
-	peak := make([]place, 20_000)
-	for i := range peak {
-		peak[i], _ = table.force(bucket{key: ofB.Key(strconv.Itoa(i))})
+	peak := slices.Grow(running[:], 20_000)
+	for i := range 20_000 {
+		place, _ := table.force(bucket{key: ofB.Key(strconv.Itoa(i))})
+		peak = append(peak, place)
 	}
 	for _, place := range peak {
 		place.leave()
 	}
+	requireEmpty(t, table)
 	peak = nil
 	require.Less(t, int64(memory()-before), int64(512<<10), "a peak is not kept")
 	runtime.KeepAlive(table)

@@ -35,15 +35,12 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// open opens the file with a clock.
-func open(path string, level stint.Durability, clock *atomic.Int64) (*stint.Limiter, error) {
-	l := stint.Limit{Burst: burst, Count: 1, Period: perTick, Durability: level}
-	limits, err := stint.NewLimits(stint.Names{tokens: {Label: "tokens", ID: stint.Shared, Limit: l}})
+// must returns v, unless the process has failed.
+func must[T any](v T, err error) T {
 	if err != nil {
-		return nil, err
+		panic(err)
 	}
-	return stint.Open(path, limits, &stint.Options{FlushInterval: 20 * time.Millisecond,
-		Now: func() time.Time { return time.Unix(0, clock.Load()) }})
+	return v
 }
 
 // serve is the process that is killed. Its streams spend a bound, go on for a
@@ -54,10 +51,10 @@ func serve(args []string) {
 	now, _ := strconv.ParseInt(args[2], 10, 64)
 	var clock atomic.Int64
 	clock.Store(now)
-	lim, err := open(args[0], level, &clock)
-	if err != nil {
-		panic(err)
-	}
+	l := stint.Limit{Burst: burst, Count: 1, Period: perTick, Durability: level}
+	limits := must(stint.NewLimits(stint.Names{tokens: {Label: "tokens", ID: stint.Shared, Limit: l}}))
+	lim := must(stint.Open(args[0], limits, &stint.Options{FlushInterval: 20 * time.Millisecond,
+		Now: func() time.Time { return time.Unix(0, clock.Load()) }}))
 	door := rules.New(lim, nil, rules.Rule[job, int]{
 		Key:  func(job) (stint.Key, error) { return tokens.Key(""), nil },
 		Cost: bound, Settle: true})
@@ -83,11 +80,7 @@ func serve(args []string) {
 				for range rand.IntN([]int{10, 120}[rand.IntN(2)]) { // up to twice the time in which the bucket fills
 					moved.Wait()
 				}
-				short, err := rules.Settle(p, tokens, cost)
-				if err != nil {
-					panic(err)
-				}
-				line("settled", s, cost, short)
+				line("settled", s, cost, must(rules.Settle(p, tokens, cost)))
 				moving.RUnlock()
 			}
 		}()
@@ -121,8 +114,7 @@ type event struct {
 
 // usedOf returns what the requests of a process have used of the bucket: up to the
 // bound when they were admitted, and what they used beside it when that was
-// settled. A request that was
-// not settled may have used all of its true cost before the process died, but
+// settled. A request that was not settled may have used all of its true cost before the process died, but
 // what it has used beside its bound was not spent.
 func usedOf(events []event) (all []modeltest.Admission, open int) {
 	running := map[int]bool{}

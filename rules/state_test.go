@@ -231,9 +231,7 @@ func TestOneBucket(t *testing.T) {
 	inner.Leave()
 	p.Leave()
 	p.Leave()
-	for r := range InFlightOf(lim) {
-		t.Errorf("%v is left", r)
-	}
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
 }
 
 // Of several bounds on requests in flight with one key, the first counts, and that
@@ -352,9 +350,7 @@ func TestFailed(t *testing.T) {
 		require.EqualValues(t, 1, r.Running)
 	}
 	end(p, failed)
-	for r := range InFlightOf(lim) {
-		t.Errorf("%v is left", r)
-	}
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
 }
 
 // Errors say whose fault they are.
