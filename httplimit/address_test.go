@@ -72,8 +72,7 @@ func TestClientAddress(t *testing.T) {
 	}
 	for _, peer := range []string{
 		"[2001:db8:1:2:3::4", "192.0.2.01", "192.0.2.1 ", "192.0.2.1, 192.0.2.2", "192.0.2.0/24", "192.0.2.1:",
-		"192.0.2.1:http",
-		"192.0.2.1:65536", "192.0.2.1:1:1", "192.0.2.256:1", "1:2:3:4:5:6:7:8:80", "@", "", "<nil>",
+		"192.0.2.1:http", "192.0.2.1:65536", "192.0.2.1:1:1", "192.0.2.256:1", "1:2:3:4:5:6:7:8:80", "@", "", "<nil>",
 	} {
 		_, err := trusting.ByIP(perAddress)(&http.Request{RemoteAddr: peer, Header: http.Header{"X-Forwarded-For": {victim}}})
 		require.ErrorIs(t, err, rules.ErrNoID, peer)
@@ -84,7 +83,6 @@ func TestClientAddress(t *testing.T) {
 // address. RemoteAddr does not matter, because the client chooses it. The id
 // need not fit the IDFormat, and other clients cannot send it.
 func TestUnixSocket(t *testing.T) {
-	lim, _ := newLimiter(t, nil)
 	byHeader := ByHeader(perIP, "X-Forwarded-For")
 	trusting := ClientAddress{TrustUnix: true}.ByIP(perIP)
 	for name, tc := range map[string]struct {
@@ -103,8 +101,7 @@ func TestUnixSocket(t *testing.T) {
 		"written, over the network": {byHeader, "unix", &net.TCPAddr{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, lim.Reset(perIP.Key("unix")))
-			require.NoError(t, lim.Reset(perIP.Key(victim)))
+			lim, _ := newLimiter(t, nil)
 			r := httptest.NewRequest("GET", "/?status=200", nil)
 			r.RemoteAddr = proxy + ":80" // the name of the client's socket
 			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, tc.over))

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -86,25 +85,4 @@ func TestBackOff(t *testing.T) {
 			})
 		})
 	}
-	t.Run("many hosts", func(t *testing.T) {
-		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
-			tr.Wait = false
-			asked := map[string]int{}
-			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
-				asked[r.URL.Host]++
-				return answered(r, 429), nil
-			})
-			const hosts = 1500
-			for range 66 { // seconds
-				for i := range hosts {
-					send(t, t.Context(), tr, fmt.Sprint("http://h", i))
-				}
-				<-time.After(time.Second)
-			}
-			require.Len(t, asked, hosts)
-			for host, n := range asked {
-				require.LessOrEqual(t, n, 7, "%s: after 0, 1, 3, 7, 15, 31 and 63 s", host)
-			}
-		})
-	})
 }

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"testing"
@@ -33,14 +32,7 @@ func TestShadow(t *testing.T) {
 // Middlewares are independent of each other, but Decisions and the fields of a
 // response have those of all.
 func TestNested(t *testing.T) {
-	address := Rule{Key: ByIP(perAddress)}
 	runScenarios(t, map[string]scenario{
-		"each spends": {outer: []Rule{address}, rules: []Rule{address, {Key: ByHeader(perKey, "X-Key")}}, script: `
-			200 k: 200
-			Observed: address allowed, key allowed
-			RateLimit: "address";r=4;t=12, "address";r=3;t=12, "key";r=4;t=12
-			200 k: 200 429
-			left address 0`},
 		"the fields of a denial inside stay": {limits: map[stint.Name]stint.Limit{perKey: stint.PerHour(1)},
 			outer: []Rule{{Key: ByIP(failures), Count: rules.OneOf(429)}}, rules: []Rule{{Key: ByHeader(perKey, "X-Key")}},
 			script: `
@@ -76,32 +68,4 @@ func TestDeniedSettles(t *testing.T) {
 	}}, Rule{Key: ByHeader(perKey, "X-Key"), Cost: 2, Settle: true}, Rule{Key: Shared(everyone)})
 	answerTo(h(http.HandlerFunc(status)), withKey("k"))
 	require.EqualValues(t, 2, left(t, lim, perKey.Key("k")))
-}
-
-// A request whose client has gone does not wait for the disk. Its tokens stay
-// spent.
-func TestClientGone(t *testing.T) {
-	lim, store := newSlowLimiter(t, nil)
-	for _, rules := range [][]Rule{
-		{{Key: ByIP(perAddress)}}, {{Key: ByIP(perAddress)}, {Key: ByIP(failures)}},
-		{{Key: ByIP(perAddress), Shadow: true}},
-	} {
-		var failed error
-		observer := Observer{Error: func(_ *http.Request, err error) { failed = err }}
-		h := Middleware(lim, &Options{Observers: []Observer{observer}}, rules...)(http.HandlerFunc(status))
-		ctx, gone := context.WithCancel(t.Context())
-		answered := make(chan struct{})
-		go func() {
-			defer close(answered)
-			answerTo(h, withKey("").WithContext(ctx))
-		}()
-		<-store.saving
-		gone()
-		<-answered // a deadlock if it waits for the save
-		require.ErrorIs(t, failed, context.Canceled)
-		require.ErrorIs(t, failed, stint.ErrNotDurable)
-		store.saving <- struct{}{} // for the next request, whose commit waits behind this one
-	}
-	store.end()
-	require.EqualValues(t, 2, left(t, lim, ofClient["address"]))
 }

@@ -76,18 +76,15 @@ func Example_fourLimits() {
 	show("a third one at the same time:", third)
 
 	now = now.Add(time.Second)
-	var other, critical int
-	for i := range 20 {
-		if ask(ok, "GET", fmt.Sprint("other", i)) == 200 {
-			other++
+	flood := func(method, account string) (passed int) {
+		for i := range 20 {
+			if ask(ok, method, fmt.Sprint(account, i)) == 200 {
+				passed++
+			}
 		}
+		return passed
 	}
-	for i := range 20 {
-		if ask(ok, "POST", fmt.Sprint("critical", i)) == 200 {
-			critical++
-		}
-	}
-	show("passed while others flood:", other, critical)
+	show("passed while others flood:", flood("GET", "other"), flood("POST", "critical"))
 
 	now = now.Add(time.Second)
 	var at []int // statuses while 40 requests run

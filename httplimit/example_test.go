@@ -218,8 +218,7 @@ func ExampleClientAddress() {
 
 func ExampleTransport() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w,
-			"an answer")
+		io.WriteString(w, "an answer")
 	}))
 	defer server.Close()
 	limiter := open() // a file keeps the quota across runs

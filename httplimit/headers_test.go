@@ -28,13 +28,6 @@ func TestHeaders(t *testing.T) {
 		Body: The limit blocks the request.
 		Fields:`
 	runScenarios(t, map[string]scenario{
-		"Standard": {limits: hourly, rules: two, script: `
-			200: 200
-			RateLimit: "address";r=4;t=12, "everyone";r=1;t=1800
-			RateLimit-Policy: "address";q=5;w=60, "everyone";q=2;w=3600
-			200: 200 429
-			RateLimit: "address";r=3;t=12, "everyone";r=0;t=1800
-			RateLimit-Policy: "address";q=5;w=60, "everyone";q=2;w=3600`},
 		"XRateLimit": {limits: hourly, opts: Options{Headers: XRateLimit}, rules: two, script: `
 			200: 200
 			Fields: X-Ratelimit-Limit 2 / X-Ratelimit-Remaining 1 / X-Ratelimit-Reset 1800

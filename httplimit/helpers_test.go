@@ -78,32 +78,27 @@ func newMemLimiter(t testing.TB, others map[stint.Name]stint.Limit, opts *stint.
 	return lim
 }
 
-// slowStore has saves that wait until end. saving has room for one.
+// slowStore has saves that wait for release.
 type slowStore struct {
 	stint.Store
-	saving, release chan struct{}
-	end             func()
+	release chan struct{}
 }
 
-func (s *slowStore) Save(changes []stint.Change) error {
-	select {
-	case s.saving <- struct{}{}:
-	default:
-	}
+func (s slowStore) Save(changes []stint.Change) error {
 	<-s.release
 	return s.Store.Save(changes)
 }
 
-// newSlowLimiter returns a Limiter whose commits wait for a store.
-func newSlowLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *slowStore) {
+// newSlowLimiter returns a Limiter whose commits wait until end is called.
+func newSlowLimiter(t testing.TB, others map[stint.Name]stint.Limit) (lim *stint.Limiter, end func()) {
 	t.Helper()
-	s := &slowStore{Store: stint.NewMemStore(), saving: make(chan struct{}, 1), release: make(chan struct{})}
-	s.end = sync.OnceFunc(func() { close(s.release) })
+	s := slowStore{stint.NewMemStore(), make(chan struct{})}
+	end = sync.OnceFunc(func() { close(s.release) })
 	lim, err := stint.New(s, testLimits(t, others), &stint.Options{
 		Durability: stint.Synced, CommitTimeout: time.Hour, FlushInterval: 24 * time.Hour})
 	require.NoError(t, err)
-	t.Cleanup(func() { s.end(); require.NoError(t, lim.Close()) })
-	return lim, s
+	t.Cleanup(func() { end(); require.NoError(t, lim.Close()) })
+	return lim, end
 }
 
 func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
@@ -206,11 +201,6 @@ func heldUntil(t testing.TB, lim stint.Decider, key stint.Key) time.Time {
 
 var local = map[stint.Name]stint.Key{ // of clients of serve
 	perAddress: perAddress.Key("127.0.0.1"), failures: failures.Key("127.0.0.1"), perKey: perKey.Key("k"),
-}
-
-// limited serves status behind rules, and returns its URL.
-func limited(t testing.TB, lim stint.Decider, rules ...Rule) string {
-	return serve(t, Middleware(lim, nil, rules...)(http.HandlerFunc(status))).URL
 }
 
 // costing returns a CostFunc.

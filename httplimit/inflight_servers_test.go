@@ -11,25 +11,13 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/rules"
 )
-
-// requireRunning: so many requests of the key k run.
-func requireRunning(t *testing.T, lim stint.Decider, want int64) {
-	t.Helper()
-	running := int64(0)
-	for found := range rules.InFlightOf(lim) {
-		require.Equal(t, perKey.Key("k"), found.Key)
-		running = found.Running
-	}
-	require.Equal(t, want, running)
-}
 
 // A hundred streams on one connection of HTTP/2: as many run as may, and a
 // stream that its client resets gives its place to another.
@@ -37,7 +25,7 @@ func TestInFlightHTTP2(t *testing.T) {
 	const streams, most = 100, 10
 	lim := newMemLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1e6)}, nil)
 	entered, left, release := make(chan struct{}, streams), make(chan struct{}, streams), make(chan struct{})
-	var conns sync.Map
+	var conns atomic.Int64
 	h := Middleware(lim, nil, Rule{Key: ByHeader(perKey, "X-Key"), InFlight: most})(http.HandlerFunc(
 		func(_ http.ResponseWriter, r *http.Request) {
 			entered <- struct{}{}
@@ -48,13 +36,17 @@ func TestInFlightHTTP2(t *testing.T) {
 		}))
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		require.Equal(t, 2, r.ProtoMajor)
-		conns.Store(r.RemoteAddr, true)
 		if r.Header.Get("X-Key") != "" {
 			defer func() { left <- struct{}{} }()
 			h.ServeHTTP(w, r)
 		}
 	}))
 	srv.EnableHTTP2 = true
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			conns.Add(1)
+		}
+	}
 	srv.StartTLS()
 	defer srv.Close()
 	client := srv.Client()
@@ -76,40 +68,34 @@ func TestInFlightHTTP2(t *testing.T) {
 		res.Body.Close()
 		codes <- res.StatusCode
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	for range most {
-		go ask(ctx)
-		<-entered
+	enter := func(ctx context.Context) {
+		for range most {
+			go ask(ctx)
+			<-entered
+		}
+		requireRunning(t, lim, most)
 	}
-	requireRunning(t, lim, most)
+	end := func(n, code int) {
+		for range n {
+			require.Equal(t, code, <-codes)
+			<-left
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	enter(ctx)
 	for range streams - most {
 		go ask(t.Context())
 	}
-	for range streams - most {
-		require.Equal(t, 429, <-codes)
-		<-left
-	}
+	end(streams-most, 429)
 	requireRunning(t, lim, most)
 	cancel()
-	for range most {
-		require.Equal(t, 0, <-codes)
-		<-left
-	}
-	requireNoneInFlight(t, lim)
-	for range most {
-		go ask(t.Context())
-		<-entered
-	}
-	requireRunning(t, lim, most)
+	end(most, 0)
+	requireRunning(t, lim, 0)
+	enter(t.Context())
 	close(release)
-	for range most {
-		require.Equal(t, 200, <-codes)
-		<-left
-	}
-	requireNoneInFlight(t, lim)
-	n := 0
-	conns.Range(func(any, any) bool { n++; return true })
-	require.Equal(t, 1, n, "one connection")
+	end(most, 200)
+	requireRunning(t, lim, 0)
+	require.EqualValues(t, 1, conns.Load(), "one connection")
 }
 
 // A WebSocket through a ReverseProxy has its place until it is closed.
@@ -172,6 +158,6 @@ func TestInFlightWebSocket(t *testing.T) {
 		}
 		conn.Close()
 		<-left
-		requireNoneInFlight(t, lim)
+		requireRunning(t, lim, 0)
 	}
 }

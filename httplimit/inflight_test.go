@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,28 +18,15 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// requireNoneInFlight: no place of a Limiter is taken.
-func requireNoneInFlight(t testing.TB, lim stint.Decider) {
+// requireRunning: so many requests run, of the key k.
+func requireRunning(t *testing.T, lim stint.Decider, want int64) {
 	t.Helper()
-	for left := range rules.InFlightOf(lim) {
-		t.Errorf("%+v is left", left)
+	running := int64(0)
+	for found := range rules.InFlightOf(lim) {
+		require.Equal(t, "k", found.Key.ID)
+		running += found.Running
 	}
-}
-
-// blocking is a handler that stays until release is closed.
-type blocking struct {
-	entered chan struct{}
-	release chan struct{}
-}
-
-func newBlocking() *blocking {
-	return &blocking{make(chan struct{}, 1000), make(chan struct{})}
-}
-
-func (b *blocking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	b.entered <- struct{}{}
-	<-b.release
-	status(w, r)
+	require.Equal(t, want, running)
 }
 
 func TestInFlight(t *testing.T) {
@@ -57,34 +45,24 @@ func TestInFlight(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, lim.Reset(perKey.Key("k")))
-				var seen []rules.Decision
-				inner := newBlocking()
-				h := Middleware(lim, &Options{Headers: tc.headers, Observers: []Observer{{
-					Decisions: func(_ *http.Request, ds []rules.Decision) { seen = append(seen, ds...) },
-				}}}, Rule{Key: ByHeader(perNumber, "X-Number"), Optional: true}, Rule{Key: byKey, InFlight: 2})(inner)
-				var wg sync.WaitGroup
-				for range 2 {
-					wg.Go(func() { answerTo(h, withKey("k")) })
-					<-inner.entered
-				}
-				spent := left(t, lim, perKey.Key("k"))
-				seen = nil
-				w := answerTo(h, withKey("k"))
-				require.Equal(t, 429, w.Code)
-				require.Equal(t, "1", w.Header().Get("Retry-After"))
-				for field, want := range tc.want {
-					require.Equal(t, want, w.Header().Get(field), field)
-				}
-				require.Contains(t, w.Body.String(), `"violated-policies":["key"]`)
-				require.Contains(t, w.Body.String(), "at the same time")
-				require.Equal(t, spent, left(t, lim, perKey.Key("k")), "it spends nothing")
-				require.Len(t, seen, 1)
-				require.Equal(t, rules.InFlight{Limit: 2, Running: 2, Denied: true}, seen[0].InFlight)
-				require.False(t, seen[0].Allowed)
-				close(inner.release)
-				wg.Wait()
-				requireNoneInFlight(t, lim)
+				var h http.Handler
+				var denied *httptest.ResponseRecorder
+				h = Middleware(lim, &Options{Headers: tc.headers}, Rule{Key: byKey, InFlight: 2})(http.HandlerFunc(
+					func(http.ResponseWriter, *http.Request) {
+						if w := answerTo(h, withKey("k")); w.Code == 429 {
+							requireRunning(t, lim, 2)
+							denied = w
+						}
+					}))
 				require.Equal(t, 200, answerTo(h, withKey("k")).Code)
+				requireRunning(t, lim, 0)
+				require.EqualValues(t, 3, left(t, lim, perKey.Key("k")), "a denial spends nothing")
+				require.Equal(t, "1", denied.Header().Get("Retry-After"))
+				for field, want := range tc.want {
+					require.Equal(t, want, denied.Header().Get(field), field)
+				}
+				require.Contains(t, denied.Body.String(), `"violated-policies":["key"]`)
+				require.Contains(t, denied.Body.String(), "at the same time")
 			})
 		}
 	})
@@ -116,12 +94,12 @@ func TestInFlight(t *testing.T) {
 				answerTo(h, r)
 			})
 			wg.Wait()
-			requireNoneInFlight(t, lim)
+			requireRunning(t, lim, 0)
 		}
 		partition := Middleware(lim, &Options{PartitionKey: func(stint.Key) []byte { panic("x") }},
 			Rule{Key: byKey, InFlight: 1})(http.HandlerFunc(status))
 		require.Panics(t, func() { answerTo(partition, withKey("k")) })
-		requireNoneInFlight(t, lim)
+		requireRunning(t, lim, 0)
 	})
 }
 
@@ -168,5 +146,5 @@ func TestInFlightStorm(t *testing.T) {
 	}
 	wg.Wait()
 	require.NotZero(t, served.Load())
-	requireNoneInFlight(t, lim)
+	requireRunning(t, lim, 0)
 }

@@ -25,7 +25,6 @@ func TestNew(t *testing.T) {
 
 func TestMiddleware(t *testing.T) {
 	both := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByHeader(off, "X-Key"), Optional: true}}
-	ofKey := func(r *http.Request) int64 { return int64(len(r.Header.Get("X-Key"))) }
 	address := func(ru Rule) []Rule { ru.Key = ByIP(perAddress); return []Rule{ru} }
 	closes := func(lim limiter, _ *testClock) { lim.Close() }
 	own := func(*http.Request) (stint.Key, error) { return stint.Key{}, errors.New("own") }
@@ -65,13 +64,6 @@ func TestMiddleware(t *testing.T) {
 			spend address 3
 			200: 429
 			Body: "violated-policies":["address","everyone"]`},
-		"cost": {rules: address(Rule{CostFunc: ofKey}), script: `
-			200: 200
-			left address 5
-			200 xxxx: 200
-			left address 1
-			200 xxx: 429
-			Retry-After: 24`},
 		"cost over the burst": {rules: address(Rule{Cost: 6}), script: `
 			200: 400
 			Body: more than its limit ever admits
@@ -89,18 +81,6 @@ func TestMiddleware(t *testing.T) {
 			200 7: 200
 			200 007: 400
 			Error: invalid id`}, // two spellings would be two buckets
-		"network as an address": {rules: []Rule{{Key: ByHeader(perIP, "X-Key")}}, script: `
-			200 10.1.2.3/8: 400
-			Error: invalid id
-			200 10.0.0.0/8: 400
-			Error: invalid id
-			200 2001:db8::1/64: 400
-			Error: invalid id
-			200 ::ffff:10.0.0.0/104: 400
-			Error: invalid id`},
-		"unknown name": {rules: []Rule{{Key: ByIP(99)}}, script: `
-			200: 503
-			Error: unknown`},
 		"own error": {rules: []Rule{{Key: own, Optional: true}}, script: `
 			200: 503
 			Body: "status":503
@@ -139,12 +119,10 @@ func TestObservers(t *testing.T) {
 		Rule{Key: ByIP(failures), Count: rules.OneOf(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
 	)(http.HandlerFunc(status))
-	require.Equal(t, 200, answerTo(h, withKey("x")).Code)
-	require.Equal(t, []int{0, 0, 1}, asked) // the error, the check, and the spend
-	asked = nil
 	outer := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
+	require.Equal(t, 200, answerTo(h, withKey("x")).Code)
 	require.Equal(t, 200, answerTo(outer(h), withKey("x")).Code)
-	require.Equal(t, []int{1, 1, 2}, asked)
+	require.Equal(t, []int{0, 0, 1, 1, 1, 2}, asked) // the error, the check, and the spend
 
 	asked = nil
 	rule := Rule{

@@ -20,7 +20,7 @@ import (
 func TestProblem(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1)})
 	spend(t, lim, local[perAddress], 1)
-	srv := limited(t, lim, Rule{Key: ByIP(perAddress)})
+	srv := serve(t, Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(status))).URL
 	const json, html, text = "application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 	for accept, want := range map[string]string{
 		"":                         json,

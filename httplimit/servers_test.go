@@ -184,12 +184,9 @@ func TestServers(t *testing.T) {
 		window time.Duration
 		jitter bool
 	}
-	requests, quotas := 300, []quota{{100, time.Minute, false}}
+	requests, quotas := testlength.Of(10_000, 300), []quota{{100, time.Minute, false}}
 	if testlength.Long {
-		requests, quotas = 10_000, append(quotas, quota{100, time.Minute, true}, quota{10, 10 * time.Second, false})
-		if testing.Short() {
-			requests = 2_000
-		}
+		quotas = append(quotas, quota{100, time.Minute, true}, quota{10, 10 * time.Second, false})
 	}
 	for _, q := range quotas {
 		for countName, newCount := range map[string]func() counting{

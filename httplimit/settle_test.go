@@ -83,33 +83,28 @@ func TestSetStatus(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	// A framework whose handlers return an error: it writes the status of the
 	// error after the middleware has returned.
-	framework := func(adapter bool, layers ...func(http.Handler) http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			code := 0
-			var h http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				code = 401 // the handler returns ErrUnauthorized
-				if adapter {
-					SetStatus(r, 100) // no final status
-					SetStatus(r, code)
-				}
-			})
-			for _, layer := range layers {
-				h = layer(h)
+	framework := func(adapter bool, layers ...func(http.Handler) http.Handler) *httptest.ResponseRecorder {
+		var h http.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // it returns an error
+			if adapter {
+				SetStatus(r, 100) // no final status
+				SetStatus(r, 401)
 			}
-			h.ServeHTTP(w, r)
-			w.WriteHeader(code)
 		})
+		for _, layer := range layers {
+			h = layer(h)
+		}
+		return answerTo(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r)
+			w.WriteHeader(401)
+		}), withKey(""))
 	}
 	counts := Middleware(lim, nil, Rule{Key: ByIP(failures), Count: AuthFailed})
 	refunds := Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: AuthFailed})
-	for _, adapter := range []bool{false, true} {
-		require.NoError(t, lim.Reset(failures.Key("192.0.2.1"), perAddress.Key("192.0.2.1")))
-		w := answerTo(framework(adapter, counts, refunds), httptest.NewRequest("GET", "/", nil))
+	for adapter, want := range map[bool][2]int64{false: {5, 4}, true: {4, 5}} { // left
+		require.NoError(t, lim.Reset(ofClient["login"], ofClient["address"]))
+		w := framework(adapter, counts, refunds)
 		require.Equal(t, 401, w.Code)
-		want := map[bool]int64{false: 5, true: 4}[adapter]
-		require.Equal(t, want, left(t, lim, failures.Key("192.0.2.1")), "with an adapter: %v", adapter)
-		want = map[bool]int64{false: 4, true: 5}[adapter]
-		require.Equal(t, want, left(t, lim, perAddress.Key("192.0.2.1")), "with an adapter: %v", adapter)
+		require.Equal(t, want, [2]int64{left(t, lim, ofClient["login"]), left(t, lim, ofClient["address"])})
 		if adapter {
 			require.Equal(t, 2, strings.Count(w.Header().Get("RateLimit"), ";r="))
 			require.Contains(t, w.Header().Get("RateLimit"), `"login";r=4;`)

@@ -61,15 +61,13 @@ func TestShares(t *testing.T) {
 	})
 	t.Run("what observers and clients see", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(4))
-		var seen []rules.Decision
-		h := Middleware(lim, &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
-			seen = append(seen, ds...)
-		}}}}, Rule{Key: byTenant})(http.HandlerFunc(status))
+		var seen rules.Decision
+		h := Middleware(lim, nil, Rule{Key: byTenant})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			seen = rules.Decisions(r.Context())[0]
+		}))
 		w := answerTo(h, withKey("greedy"))
 		require.Equal(t, `"total";q=4;w=3600`, w.Header().Get("RateLimit-Policy"), "the label goes with the number")
-		require.Len(t, seen, 1)
-		require.Equal(t, total.Key(""), seen[0].Key)
-		require.Equal(t, tenant.Key("greedy"), seen[0].RuleKey)
-		require.Equal(t, "total", seen[0].Label)
+		require.Equal(t, "total", seen.Label)
+		require.Equal(t, [2]stint.Key{total.Key(""), tenant.Key("greedy")}, [2]stint.Key{seen.Key, seen.RuleKey})
 	})
 }

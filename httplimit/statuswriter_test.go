@@ -52,7 +52,8 @@ func TestStatusWriter(t *testing.T) {
 		}
 	}
 	control := http.NewResponseController
-	long := strings.Repeat("x", 5000)
+	hijacks := func(w http.ResponseWriter) { hijack(control(w).Hijack()) }
+	text, long := strings.NewReader("all of it"), strings.Repeat("x", 5000)
 	for name, tc := range map[string]struct {
 		around func(http.Handler) http.Handler
 		f      func(w http.ResponseWriter)
@@ -61,20 +62,17 @@ func TestStatusWriter(t *testing.T) {
 		counts bool
 		refund bool
 	}{
-		"nothing": {nil, func(http.ResponseWriter) {}, 200, "", false, false},
-		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200,
-			"hi", true, false},
-		"ResponseController.Hijack": {nil, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi", true,
-			false},
-		"Hijack through Unwrap": {unwrapped, func(w http.ResponseWriter) { hijack(control(w).Hijack()) }, 200, "hi",
-			true, false},
+		"nothing":  {nil, func(http.ResponseWriter) {}, 200, "", false, false},
+		"Hijacker": {nil, func(w http.ResponseWriter) { hijack(w.(http.Hijacker).Hijack()) }, 200, "hi", true, false},
+
+		"ResponseController.Hijack": {nil, hijacks, 200, "hi", true, false},
+		"Hijack through Unwrap":     {unwrapped, hijacks, 200, "hi", true, false},
 		"Flush is not supported": {noFlush, func(w http.ResponseWriter) {
 			if err := control(w).Flush(); err != nil {
 				http.Error(w, "no streaming", 500)
 			}
 		}, 500, "no streaming\n", true, true},
-		"ReadFrom": {nil, func(w http.ResponseWriter) { io.Copy(w, strings.NewReader("all of it")) }, 200, "all of it",
-			false, false},
+		"ReadFrom": {nil, func(w http.ResponseWriter) { io.Copy(w, text) }, 200, "all of it", false, false},
 		"ReadFrom, long": {nil, func(w http.ResponseWriter) {
 			w.(io.ReaderFrom).ReadFrom(iotest.OneByteReader(strings.NewReader(long)))
 		}, 200, long, false, false},
@@ -173,7 +171,7 @@ func TestStatusWriter(t *testing.T) {
 // own goroutine, and the answer does not wait for it.
 func TestTimeoutHandler(t *testing.T) {
 	outer, _ := newLimiter(t, nil)
-	disk, store := newSlowLimiter(t, nil)
+	disk, end := newSlowLimiter(t, nil)
 	memory, _ := newLimiter(t, nil)
 	for _, tc := range []struct {
 		name    string
@@ -199,7 +197,7 @@ func TestTimeoutHandler(t *testing.T) {
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)
 			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5;t=12`))
-			store.end()
+			end()
 			<-done
 			require.EqualValues(t, 4, left(t, tc.lim, local[failures]))
 		})

@@ -288,24 +288,6 @@ func TestTransportRefund(t *testing.T) {
 			require.Equal(t, tc.left, left(t, lim, perKey.Key(u.Host)))
 		})
 	}
-	t.Run("cancelled during the commit", func(t *testing.T) {
-		lim, store := newSlowLimiter(t, nil)
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			tr := &Transport{Limiter: lim, Key: ByHost(perKey), Base: failing(broken)}
-			_, err := send(t, ctx, tr, "http://a")
-			ended <- err
-		}()
-		<-store.saving
-		cancel()
-		store.end()
-		err := <-ended
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, broken, "not sent")
-		// The instant that the refund knows is a little earlier than the spend.
-		require.Eventually(t, func() bool { return left(t, lim, hostKey) == 5 }, 10*time.Second, time.Millisecond)
-	})
 	t.Run("two quotas", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
 		inner := &Transport{Limiter: lim, Key: Shared(everyone), Base: answering(200)}
@@ -390,25 +372,6 @@ func TestTransportSettle(t *testing.T) {
 	}
 }
 
-// Two Transports on one Limiter: of two holds, the longer one stays, in whatever
-// order their answers come.
-func TestTransportHolds(t *testing.T) {
-	for _, first := range []string{"3600", "60"} {
-		lim, clock := newLimiter(t, nil)
-		asks := func(seconds string, before func()) *Transport {
-			return &Transport{Limiter: lim, Key: ByHost(perKey), Base: roundTrip(
-				func(r *http.Request) (*http.Response, error) {
-					before()
-					return answered(r, 429, "Retry-After", seconds), nil
-				})}
-		}
-		one := asks(first, func() {})
-		other := map[string]string{"3600": "60", "60": "3600"}[first]
-		sendAll(t, asks(other, func() { sendAll(t, one, 1) }), 1) // under way when the other one is answered
-		require.Equal(t, time.Hour, heldUntil(t, lim, hostKey).Sub(clock.now()))
-	}
-}
-
 func TestByHost(t *testing.T) {
 	for url, want := range map[string]string{
 		"http://Example.COM/x":    "example.com",
@@ -433,14 +396,14 @@ func TestTransportSettleAfterSlowCommit(t *testing.T) {
 	for _, wait := range []bool{false, true} {
 		t.Run("Wait "+strconv.FormatBool(wait), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lim, store := newSlowLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1).WithBurst(10)})
+				lim, end := newSlowLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerSecond(1).WithBurst(10)})
 				var settle func(cost int64)
 				tr := &Transport{
 					Limiter: lim, Key: ByHost(perKey), Cost: costing(10), Wait: wait, Base: answering(200),
 					Settle: func(_ *http.Response, done func(cost int64)) { settle = done },
 				}
 				begun := time.Now()
-				time.AfterFunc(4*time.Second, store.end)
+				time.AfterFunc(4*time.Second, end)
 				sendAll(t, tr, 1)
 				<-time.After(10*time.Second - time.Since(begun)) // all 10 are back
 				d, err := lim.Spend(hostKey, 10)
