@@ -108,28 +108,17 @@ func TestClientHold(t *testing.T) {
 
 // Tokens of a call that had no connection are returned, and no others.
 func TestClientRefund(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		s    *service // nil: no server listens
-		left int64
-	}{
-		{"no server", nil, 5},
-		{"refused by the server", ending(refusing(codes.Unavailable, 0)), 3},
+	for addr, want := range map[string]int64{
+		"127.0.0.1:1": 5, serve(t, ending(refusing(codes.Unavailable, 0))): 3, // no server, and one that refuses
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			lim, _ := newLimiter(t, nil)
-			addr := "127.0.0.1:1"
-			if c.s != nil {
-				addr = serve(t, c.s)
-			}
-			client := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)})...)
-			assert.Equal(t, codes.Unavailable, status.Code(call(t, client)))
-			if stream, err := client.FullDuplexCall(t.Context()); err == nil {
-				_, err = stream.Recv()
-				assert.Equal(t, codes.Unavailable, status.Code(err))
-			}
-			assert.Equal(t, c.left, left(t, lim, everyone.Key("")))
-		})
+		lim, _ := newLimiter(t, nil)
+		client := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)})...)
+		assert.Equal(t, codes.Unavailable, status.Code(call(t, client)))
+		if stream, err := client.FullDuplexCall(t.Context()); err == nil {
+			_, err = stream.Recv()
+			assert.Equal(t, codes.Unavailable, status.Code(err))
+		}
+		assert.Equal(t, want, left(t, lim, everyone.Key("")), addr)
 	}
 }
 

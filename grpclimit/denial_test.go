@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,7 +36,7 @@ const retrying = `{"methodConfig": [{
 // The details and the trailer of a denial reach the client, and nothing else.
 func TestDenial(t *testing.T) {
 	lim, clock := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(2), perKey: stint.PerHour(2)})
-	c := dial(t, serve(t, new(service), limited(lim, nil,
+	c := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{Domain: "api.example.com"},
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
 		grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "api-key")},
 		grpclimit.Rule{Key: grpclimit.Shared(everyone)},
@@ -61,23 +60,14 @@ func TestDenial(t *testing.T) {
 		assert.Equal(t, want.subject, quota.GetViolations()[i].GetSubject())
 		assert.Equal(t, want.description, quota.GetViolations()[i].GetDescription())
 	}
-	assert.Nil(t, info)
+	assert.Equal(t, "RATE_LIMIT_EXCEEDED", info.GetReason())
+	assert.Equal(t, "api.example.com", info.GetDomain())
 	assert.Equal(t, []string{"1799999"}, trailer[pushback]) // 1,799,998.765 ms
 
 	clock.pass(30*time.Minute - 1234567 - 1)
 	assert.Equal(t, []codes.Code{codes.ResourceExhausted}, answers(t, 1, c, "api-key", "secret-17"))
 	clock.pass(1)
 	assert.Equal(t, []codes.Code{codes.OK}, answers(t, 1, c, "api-key", "secret-17"))
-}
-
-func TestDomain(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
-	c := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{Domain: "api.example.com"},
-		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)})...))
-	require.NoError(t, call(t, c))
-	_, _, info := detailsOf(t, call(t, c))
-	assert.Equal(t, "RATE_LIMIT_EXCEEDED", info.GetReason())
-	assert.Equal(t, "api.example.com", info.GetDomain())
 }
 
 // The RateLimit fields are in the trailer, never in the header.
@@ -108,26 +98,18 @@ func TestRateLimit(t *testing.T) {
 // The RateLimit fields show what is left at the end of a call.
 func TestRateLimitAtTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		rule   grpclimit.Rule
-		settle bool
-		want   string
+		rule grpclimit.Rule
+		want string
 	}{
-		"settled":    {grpclimit.Rule{Cost: 4, Settle: true}, true, `"address";r=4;t=12`},
-		"refunded":   {grpclimit.Rule{Refund: grpclimit.AuthFailed}, false, `"address";r=5;t=12`},
-		"counted":    {grpclimit.Rule{Count: grpclimit.AuthFailed}, false, `"address";r=4;t=12`},
-		"locked out": {grpclimit.Rule{Cost: 5, LockOut: time.Hour}, false, `"address";r=0;t=3600`},
+		"refunded":   {grpclimit.Rule{Refund: grpclimit.AuthFailed}, `"address";r=5;t=12`},
+		"counted":    {grpclimit.Rule{Count: grpclimit.AuthFailed}, `"address";r=4;t=12`},
+		"locked out": {grpclimit.Rule{Cost: 5, LockOut: time.Hour}, `"address";r=0;t=3600`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lim, _ := newLimiter(t, nil)
-			s := &service{empty: func(ctx context.Context) error {
-				if c.settle {
-					_, err := rules.Settle(ctx, perAddress, 1)
-					assert.NoError(t, err)
-				}
-				return status.Error(codes.Unauthenticated, "")
-			}}
 			c.rule.Key = grpclimit.ByPeer(perAddress)
-			client := dial(t, serve(t, s, limited(lim, &grpclimit.Options{RateLimit: true}, c.rule)...))
+			client := dial(t, serve(t, ending(status.Error(codes.Unauthenticated, "")),
+				limited(lim, &grpclimit.Options{RateLimit: true}, c.rule)...))
 			trailer, _ := trailerOf(t, client)
 			assert.Equal(t, []string{c.want}, trailer["ratelimit"])
 		})
@@ -211,29 +193,6 @@ func TestNoRetry(t *testing.T) {
 			assert.Equal(t, c.retry != 0, retry != nil)
 		})
 	}
-}
-
-// Of nested interceptors, the handler gets the decisions of both. A denial of the
-// inner one sets the pushback once: two values would end all retries.
-func TestNested(t *testing.T) {
-	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerMinute(1)})
-	var labels []string
-	s := &service{empty: func(ctx context.Context) error {
-		for _, d := range rules.Decisions(ctx) {
-			labels = append(labels, d.Label)
-		}
-		return nil
-	}}
-	address := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}
-	outer := limited(lim, nil, address, grpclimit.Rule{Key: grpclimit.Shared(everyone), Shadow: true})
-	inner := limited(lim, nil, address, grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "k"), Optional: true})
-	c := dial(t, serve(t, s, append(outer, inner...)...))
-	require.NoError(t, call(t, c, "k", "a"))
-	assert.Equal(t, "address everyone address key", strings.Join(labels, " "))
-	trailer, err := trailerOf(t, c, "k", "a")
-	assert.Equal(t, "rate limit exceeded: key", status.Convert(err).Message())
-	assert.Len(t, trailer[pushback], 1)
-	assert.EqualValues(t, 2, left(t, lim, local), "outer tokens stay spent, and inner ones do not")
 }
 
 // broken is a Decider that fails.

@@ -54,7 +54,7 @@ func openExample() *stint.Limiter {
 func start(s *service, unary grpc.UnaryServerInterceptor, stream grpc.StreamServerInterceptor, opts ...grpc.DialOption) (
 	c pb.TestServiceClient, stop func(),
 ) {
-	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary), grpc.ChainStreamInterceptor(stream))
+	server := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))
 	pb.RegisterTestServiceServer(server, s)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -198,13 +198,7 @@ func ExampleClient() {
 	limiter := openExample() // a file keeps the quota across runs
 	defer limiter.Close()
 	unary, stream := grpclimit.Client(limiter, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(CallsPerServer)})
-	pass := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		return next(ctx, req)
-	}
-	passStream := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-		return next(srv, ss)
-	}
-	client, stop := start(new(service), pass, passStream,
+	client, stop := start(new(service), nil, nil,
 		grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(stream))
 	defer stop()
 	for range 2 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +82,22 @@ func TestGatewayMiddleware(t *testing.T) {
 	}
 }
 
+// refusedByConnect calls twice with a client of connect-go, and returns the denial
+// of the second call.
+func refusedByConnect(
+	t *testing.T, c *http.Client, url string, between func(), opts ...connectrpc.ClientOption,
+) *connectrpc.Error {
+	client := connectrpc.NewClient[pb.Empty, pb.Empty](c, url+"/grpc.testing.TestService/EmptyCall", opts...)
+	_, err := client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	require.NoError(t, err)
+	between()
+	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
+	var refused *connectrpc.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, connectrpc.CodeResourceExhausted, refused.Code())
+	return refused
+}
+
 // A client of connect-go that speaks gRPC understands the denial.
 func TestConnect(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(1)})
@@ -91,14 +106,7 @@ func TestConnect(t *testing.T) {
 	h2c.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: &h2c}
 	defer transport.CloseIdleConnections()
-	client := connectrpc.NewClient[pb.Empty, pb.Empty](&http.Client{Transport: transport},
-		"http://"+addr+"/grpc.testing.TestService/EmptyCall", connectrpc.WithGRPC())
-	_, err := client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
-	require.NoError(t, err)
-	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
-	var refused *connectrpc.Error
-	require.ErrorAs(t, err, &refused)
-	assert.Equal(t, connectrpc.CodeResourceExhausted, refused.Code())
+	refused := refusedByConnect(t, &http.Client{Transport: transport}, "http://"+addr, func() {}, connectrpc.WithGRPC())
 	assert.Equal(t, "60000", refused.Meta().Get(pushback))
 	var wait time.Duration
 	for _, d := range refused.Details() {
@@ -134,23 +142,7 @@ func TestConnectProtocol(t *testing.T) {
 	require.NoError(t, err)
 	web := httptest.NewServer(grpclimit.RetryAfterHandler(transcoder))
 	defer web.Close()
-	client := connectrpc.NewClient[pb.Empty, pb.Empty](web.Client(), web.URL+"/grpc.testing.TestService/EmptyCall")
-	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
-	require.NoError(t, err)
-	clock.pass(1500 * time.Millisecond)
-	_, err = client.CallUnary(t.Context(), connectrpc.NewRequest(&pb.Empty{}))
-	var refused *connectrpc.Error
-	require.ErrorAs(t, err, &refused)
-	assert.Equal(t, connectrpc.CodeResourceExhausted, refused.Code())
+	pass := func() { clock.pass(1500 * time.Millisecond) }
+	refused := refusedByConnect(t, web.Client(), web.URL, pass)
 	assert.Equal(t, "59", refused.Meta().Get("Retry-After"), "%v", refused.Meta())
-
-	req, err := http.NewRequest("POST", web.URL+"/grpc.testing.TestService/EmptyCall", strings.NewReader("{}"))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Connect-Protocol-Version", "1")
-	res, err := web.Client().Do(req)
-	require.NoError(t, err)
-	res.Body.Close()
-	assert.Equal(t, http.StatusTooManyRequests, res.StatusCode)
-	assert.Equal(t, "59", res.Header.Get("Retry-After"))
 }

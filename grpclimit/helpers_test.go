@@ -54,10 +54,6 @@ type testClock struct {
 func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
 
-func newTestClock() *testClock {
-	return &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)}
-}
-
 // newLimits returns limits: those in others, and otherwise 5 a minute.
 func newLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
@@ -78,7 +74,7 @@ func newLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 // newLimiter returns a Limiter whose clock stands still.
 func newLimiter(t testing.TB, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
 	t.Helper()
-	clock := newTestClock()
+	clock := &testClock{base: time.Date(2021, 2, 3, 4, 5, 6, 0, time.UTC)}
 	lim, err := stint.New(stint.NewMemStore(), newLimits(t, others), &stint.Options{Now: clock.now})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
