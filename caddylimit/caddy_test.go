@@ -174,6 +174,14 @@ func (s *site) status(path string, fields ...string) int {
 	return res.StatusCode
 }
 
+// requires sends a request with an API key for each status that it requires.
+func (s *site) requires(path, key string, want ...int) {
+	s.t.Helper()
+	for i, want := range want {
+		require.Equal(s.t, want, s.status(path, "X-Api-Key", key), "%s, %s, request %d", path, key, i+1)
+	}
+}
+
 // decided returns the status of the first answer that is not 503: of a process
 // that may just have lost the owner of the file.
 func (s *site) decided(path string) (status int) {
@@ -262,17 +270,12 @@ func TestReloads(t *testing.T) {
 
 	var passed, other atomic.Int64
 	var clients sync.WaitGroup
-	done := make(chan struct{})
-	end := sync.OnceFunc(func() { close(done); clients.Wait() })
+	var done atomic.Bool
+	end := func() { done.Store(true); clients.Wait() }
 	defer end()
 	for range 4 {
 		clients.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
+			for !done.Load() {
 				res, err := http.Get(s.url)
 				if err != nil {
 					continue // an old listener closes with connections that it has not accepted
@@ -329,9 +332,7 @@ func TestFailedReload(t *testing.T) {
 	status, says := s.reload(s.caddyfile(strings.Replace(hundred, "limit 100/10h", "limit 100/x", 1)))
 	require.Equal(t, 400, status)
 	require.Contains(t, says, "100/x")
-	for _, want := range []int{200, 200, 429} {
-		require.Equal(t, want, s.status("/"))
-	}
+	s.requires("/", "", 200, 200, 429)
 }
 
 // handleDenials writes the placeholders.
@@ -413,8 +414,7 @@ func TestHostileKeys(t *testing.T) {
 
 	// A key of several placeholders is empty if all of them are.
 	require.Equal(t, 400, s.status("/composed"))
-	require.Equal(t, 200, s.status("/composed", "X-Api-Key", "k"))
-	require.Equal(t, 429, s.status("/composed", "X-Api-Key", "k"))
+	s.requires("/composed", "k", 200, 429)
 	require.Equal(t, 200, s.status("/composed", "X-Api-Key", "k", "X-User", "u"))
 }
 
@@ -436,9 +436,8 @@ func TestZones(t *testing.T) {
 	require.Equal(t, 200, post())
 	require.Equal(t, 429, post(), "and spends nothing of api")
 	require.Equal(t, 200, s.status("/login"))
-	require.Equal(t, 200, s.status("/api/x"))
-	require.Equal(t, 429, s.status("/api/x"))
-	require.Equal(t, 429, s.status("/login"))
+	s.requires("/api/x", "", 200, 429)
+	s.requires("/login", "", 429)
 }
 
 // Overrides come from the Caddyfile and from files, which a reload reads again.
@@ -450,21 +449,11 @@ func TestOverrides(t *testing.T) {
 	config := s.caddyfile(directive("", zone("api", "key {header.X-Api-Key}", "limit 1/10h", "override alice 2/10h",
 		"override bob blocked", "override 2001:DB8:0:7::1/64 2/10h", "overrides "+plans)) + "respond ok")
 	s.start(config)
-	passes := func(id string, want int) {
-		t.Helper()
-		for i := range want + 1 {
-			status := 200
-			if i == want {
-				status = 429
-			}
-			require.Equal(t, status, s.status("/", "X-Api-Key", id), "%s, request %d", id, i+1)
-		}
-	}
-	passes("dave", 1)
-	passes("alice", 2)
-	passes("bob", 0)
-	passes("carol", 3)
-	passes("2001:db8:0:7::9", 2)
+	s.requires("/", "dave", 200, 429)
+	s.requires("/", "alice", 200, 200, 429)
+	s.requires("/", "bob", 429)
+	s.requires("/", "carol", 200, 200, 200, 429)
+	s.requires("/", "2001:db8:0:7::9", 200, 200, 429)
 
 	write("- api:\n    unlimited: true\n    ids: [dave]\n")
 	s.reloads(strings.Replace(config, "respond ok", "respond yes", 1))
@@ -481,8 +470,7 @@ func TestOverrides(t *testing.T) {
 func TestStatus(t *testing.T) {
 	s := newSite(t)
 	s.start(s.caddyfile(directive("/api/*", zone("all", "limit 1/10h")) + "stint_status /limits {\nallow_reset\n}\nrespond ok"))
-	require.Equal(t, 200, s.status("/api/x"))
-	require.Equal(t, 429, s.status("/api/x"))
+	s.requires("/api/x", "", 200, 429)
 	_, body := s.get("/limits?format=json", "Accept", "application/json")
 	require.Contains(t, body, `"all"`)
 	require.Regexp(t, `"most_denied": \[\s+{\s+"id": "127.0.0.1"`, body)
@@ -578,9 +566,7 @@ func TestInFlightAndCalendar(t *testing.T) {
 	}
 	require.Equal(t, 200, <-reloaded)
 
-	for range 2 {
-		require.Equal(t, 200, s.status("/slow", "X-Api-Key", "alice"))
-	}
+	s.requires("/slow", "alice", 200, 200)
 	spent := func() {
 		t.Helper()
 		res, _ := s.get("/slow", "X-Api-Key", "alice")

@@ -95,6 +95,13 @@ func newApp(zones ...*Zone) *App {
 	return a
 }
 
+// writePlans writes a file of overrides, and returns its path.
+func writePlans(t *testing.T, text string) string {
+	path := filepath.Join(t.TempDir(), "plans.yml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
 // newFile returns a path that is short enough for the socket.
 func newFile(t *testing.T) string {
 	folder, err := os.MkdirTemp("", "zones")
@@ -115,14 +122,13 @@ func open(t *testing.T, path string, names stint.Names) *hostlimit.Limiter {
 // The overrides of a zone have its durability, those of files too, unless they name
 // another one.
 func TestDurabilityOfOverrides(t *testing.T) {
-	plans := filepath.Join(t.TempDir(), "plans.yml")
-	require.NoError(t, os.WriteFile(plans, []byte(`
+	plans := writePlans(t, `
 - api: {burst: 10, count: 10, period: 1h, ids: [ada]}
 - api: {quota: 10, resets: monthly, ids: [cy]}
 - api: {burst: 10, count: 10, period: 1h, durability: memory, ids: [dee]}
 - api: {unlimited: true, ids: [eve]}
 - api: {blocked: true, ids: [fay]}
-`), 0o600))
+`)
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
 	a := newApp(z)
 	for durability, level := range map[string]stint.Durability{"": 0, "leased": stint.Leased} {
@@ -139,23 +145,22 @@ func TestDurabilityOfOverrides(t *testing.T) {
 
 // Two spellings of one key are one override, so they must not have two limits.
 func TestOverrideTwice(t *testing.T) {
-	plans := filepath.Join(t.TempDir(), "plans.yml")
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
 	a := newApp(z)
 	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
 	_, err := a.build()
 	require.EqualError(t, err, "zone api: 2001:db8::/64 has two overrides")
 
-	require.NoError(t, os.WriteFile(plans, []byte(`
+	plans := writePlans(t, `
 - api: {blocked: true, ids: ["2001:db8::2"]}
 - api: {unlimited: true, ids: ["2001:DB8::1"]}
-`), 0o600))
+`)
 	z.Overrides, z.OverrideFiles = nil, []string{plans}
 	_, err = a.build()
 	require.EqualError(t, err, "zone api: "+plans+": 2001:db8::/64 has two overrides")
 
 	z.Overrides = map[string]string{"2001:db8::/64": "10/1h"} // comes before those of a file
-	require.NoError(t, os.WriteFile(plans, []byte(`[api: {blocked: true, ids: ["2001:db8::2"]}]`), 0o600))
+	z.OverrideFiles = []string{writePlans(t, `[api: {blocked: true, ids: ["2001:db8::2"]}]`)}
 	limits, err := a.build()
 	require.NoError(t, err)
 	limit, _ := limits.For(stint.Name(1).Key("2001:db8::/64"))
@@ -165,8 +170,7 @@ func TestOverrideTwice(t *testing.T) {
 // A zone that the next configuration does not have keeps its limit and all of its
 // overrides: requests that have begun are decided under them.
 func TestZoneThatGoes(t *testing.T) {
-	plans := filepath.Join(t.TempDir(), "plans.yml")
-	require.NoError(t, os.WriteFile(plans, []byte("- api: {blocked: true, ids: [ada]}\n"), 0o600))
+	plans := writePlans(t, "- api: {blocked: true, ids: [ada]}\n")
 	api := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
 	before, after := newApp(api), newApp(&Zone{Name: "all", number: 2, Limit: "1/1h"})
 	var err error

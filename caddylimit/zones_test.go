@@ -31,9 +31,7 @@ func TestReloadChangesLimit(t *testing.T) {
 	s := newSite(t)
 	config := func(limit string) string { return s.caddyfile(allOf("limit " + limit)) }
 	s.start(config("4/10h"))
-	for range 4 {
-		require.Equal(t, 200, s.status("/"))
-	}
+	s.requires("/", "", 200, 200, 200, 200)
 	for _, step := range []struct {
 		limit string
 		want  []int
@@ -43,9 +41,7 @@ func TestReloadChangesLimit(t *testing.T) {
 		{"2/5h burst 1", []int{429}},
 	} {
 		s.reloads(config(step.limit))
-		for _, want := range step.want {
-			require.Equal(t, want, s.status("/"), step.limit)
-		}
+		s.requires("/", "", step.want...)
 	}
 }
 
@@ -109,24 +105,15 @@ func TestSubdirectives(t *testing.T) {
 	s.start(s.caddyfile(with("optional", "optional") + with("shadow", "shadow") + with("free", "override ada unlimited") +
 		with("refund", "refund_status 500") + with("count", "count_status 500") +
 		"error /refund 500\nerror /count 500\nrespond ok"))
-	for _, step := range []struct {
-		path, key string
-		want      []int
-	}{
-		{"/optional", "", []int{200, 200}},
-		{"/optional", "ada", []int{200, 429}},
-		{"/shadow", "ada", []int{200, 200, 200}},
-		{"/shadow", "", []int{200, 200}},
-		{"/free", "", []int{400}},
-		{"/free", "ada", []int{200, 200, 200}},
-		{"/free", "bob", []int{200, 429}},
-		{"/refund", "ada", []int{500, 500, 500}},
-		{"/count", "ada", []int{500, 429}},
-	} {
-		for i, want := range step.want {
-			require.Equal(t, want, s.status(step.path, "X-Api-Key", step.key), "%s %s, request %d", step.path, step.key, i+1)
-		}
-	}
+	s.requires("/optional", "", 200, 200)
+	s.requires("/optional", "ada", 200, 429)
+	s.requires("/shadow", "ada", 200, 200, 200)
+	s.requires("/shadow", "", 200, 200)
+	s.requires("/free", "", 400)
+	s.requires("/free", "ada", 200, 200, 200)
+	s.requires("/free", "bob", 200, 429)
+	s.requires("/refund", "ada", 500, 500, 500)
+	s.requires("/count", "ada", 500, 429)
 	metrics := s.metrics()
 	for _, line := range []string{
 		`{result="allowed",zone="shadow"} 1`, `{result="denied in shadow",zone="shadow"} 2`, `{result="allowed",zone="optional"} 1`,
