@@ -142,6 +142,7 @@ func (l *Limiter) reset(key Key) error {
 // not. The change is as durable as a spend. Errors are those of Spend, and
 // errors.ErrUnsupported for a share of a total.
 func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
+	req.Mode = CheckAndSpend
 	rs := [1]request{{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}
 	err := l.give(&rs[0], &req)
 	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
@@ -184,7 +185,7 @@ type ask struct {
 // fastPath decides on a bucket that is in memory and has no hold, queue or
 // commit to deal with. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
-	if l.hasShares && l.isShare(key.Name) {
+	if l.isShare(key.Name) {
 		return fastDeclined
 	}
 	var a ask
@@ -244,7 +245,11 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	if table.RuleOf(m) <= blocked || m&table.Gate != 0 {
 		return fastDeclined
 	}
-	r := &limitsIn(s).rules[table.RuleOf(m)]
+	ls := limitsIn(s)
+	if ls.isShare(a.key.Name) {
+		return fastDeclined
+	}
+	r := &ls.rules[table.RuleOf(m)]
 	level := r.level(l.opts.Durability)
 	if uint64(a.cost) > uint64(r.rate.burst) || level == Synced && a.op == opSpend { // the cost may be negative
 		return fastDeclined
@@ -597,13 +602,20 @@ func (l *Limiter) lockFound(r *request) error {
 // give makes the Limit of req, if it has one, the given limit of r. The error says
 // what is wrong with the Request.
 func (l *Limiter) give(r *request, req *Request) (err error) {
-	if req.Mode > UpTo {
-		return fmt.Errorf("stint: %s: there is no Mode %d", l.limits.Load().labeled(req.Key), req.Mode)
+	if err := l.checkMode(req); err != nil {
+		return err
 	}
 	if !req.Limit.isZero() {
 		r.given, err = l.given.of(req.Limit)
 	}
 	return err
+}
+
+func (l *Limiter) checkMode(req *Request) error {
+	if req.Mode > UpTo {
+		return fmt.Errorf("stint: %s: there is no Mode %d", l.limits.Load().labeled(req.Key), req.Mode)
+	}
+	return nil
 }
 
 // useConfiguredLocked drops a given limit that equals the configured one. Only

@@ -23,7 +23,7 @@ type Limiter struct {
 	opts      Options
 	cache     *cache.Cache
 	clock     *clock.Clock
-	hasShares bool // some limit has a Parent
+	hasShares atomic.Bool // some limit in force has a Parent, or had one
 	store     Store
 	events    *events
 
@@ -90,8 +90,11 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if limits == nil {
+	switch {
+	case limits == nil:
 		return nil, errors.New("stint: Open: no limits")
+	case o.ReadOnly:
+		return nil, errReadOnly
 	}
 	if path, err = boltstore.Resolve(path); err != nil { // SetAsideCorrupt renames the file, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
@@ -116,6 +119,8 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	return l, err
 }
+
+var errReadOnly = errors.New("stint: ReadOnly is for OpenBolt: a Limiter has to write")
 
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
 	store, err := OpenBolt(path, limits.names, &o)
@@ -142,18 +147,17 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		return nil, errors.New("stint: New: no store")
 	case limits == nil:
 		return nil, errors.New("stint: New: no limits")
-	case o.ReadOnly:
-		return nil, errors.New("stint: New: ReadOnly is for OpenBolt, and a Limiter has to write")
+	case o.ReadOnly || isReadOnly(store):
+		return nil, errReadOnly
 	}
 	l := &Limiter{
-		opts:      o,
-		clock:     clock.New(o.Now, o.wall, o.machine, endOfTime),
-		hasShares: limits.members != nil,
-		store:     store,
-		errs:      make(map[Name]int64),
-		closed:    make(chan struct{}),
+		opts:   o,
+		clock:  clock.New(o.Now, o.wall, o.machine, endOfTime),
+		store:  store,
+		errs:   make(map[Name]int64),
+		closed: make(chan struct{}),
 	}
-	l.limits.Store(limits)
+	l.putInForce(limits)
 	l.base = limits
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err

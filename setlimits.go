@@ -128,9 +128,18 @@ func (l *Limiter) declare(
 		l.base = base
 		l.plansMu.Unlock()
 	}
-	l.limits.Store(ls)
+	l.putInForce(ls)
 	l.cache.SetLimits(forCache(ls), change)
+	l.lines.wake()
 	return nil
+}
+
+// putInForce makes limits the newest, before the shards have them.
+func (l *Limiter) putInForce(ls *Limits) {
+	if ls.members != nil {
+		l.hasShares.Store(true)
+	}
+	l.limits.Store(ls)
 }
 
 // declaresAll reports whether ls, whose Names the store has, declares all of
@@ -260,6 +269,7 @@ func (l *Limiter) setOverrides(
 	for _, o := range overrides {
 		l.changeRules(o.Key, ls.settings[o.Key.Name].leading)
 	}
+	l.lines.wake()
 	return durable, nil, nil
 }
 

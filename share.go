@@ -42,6 +42,9 @@ func (g *group) part(rs []request, of role) *request {
 
 // submitShare is submit for a limit in a tree of shares.
 func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *cache.Batch, err error) {
+	if err := l.checkMode(&req); err != nil {
+		return Decision{}, nil, l.failed(req.Key, err)
+	}
 	if op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
 	} else if req.Mode != UpTo {

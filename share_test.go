@@ -720,3 +720,54 @@ func TestUpTo(t *testing.T) {
 	_, err = lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
 	require.ErrorIs(t, err, ErrNegativeCost)
 }
+
+// A tree that SetLimits brings is in force for every call.
+func TestFirstTree(t *testing.T) {
+	plain := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}}, nil)
+	tree := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}, 1: {Label: "total", ID: Shared, Limit: PerHour(3)},
+		2: {Label: "class", Limit: PerHour(100), Parent: 1}}, nil)
+	req := Name(2).Key("x").Cost(1)
+	for call, spend := range map[string]func(l *Limiter) (bool, error){
+		"Allow":    func(l *Limiter) (bool, error) { return l.Allow(req.Key), nil },
+		"Spend":    func(l *Limiter) (bool, error) { d, err := l.Spend(req.Key, 1); return d.Allowed, err },
+		"SpendAll": func(l *Limiter) (bool, error) { d, err := l.SpendAll(req); return d.Allowed, err },
+		"SpendAll of two": func(l *Limiter) (bool, error) {
+			d, err := l.SpendAll(req, Request{Key: Name(9).Key("x"), Cost: 0})
+			return d.Allowed, err
+		},
+		"DoEach": func(l *Limiter) (bool, error) {
+			ds := make([]Decision, 1)
+			err := l.DoEach(t.Context(), []Request{req}, ds)
+			return ds[0].Allowed, err
+		},
+	} {
+		r := rigOn(t, NewMemStore(), plain, Options{})
+		require.NoError(t, r.SetLimits(tree))
+		admitted := 0
+		for range 10 {
+			allowed, err := spend(r.Limiter)
+			require.NoError(t, err)
+			if allowed {
+				admitted++
+			}
+		}
+		require.Equal(t, 3, admitted, call)
+	}
+}
+
+// Errors count for the limit of the request, in whatever order its shards are locked.
+func TestErrorsOfShares(t *testing.T) {
+	limits, err := NewLimits(Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},
+		2: {Label: "class", Limit: PerHour(20), Parent: 1, Floor: 3}, 3: {Label: "floor"}},
+		Override{Key: Name(3).Key("x"), Limit: PerHour(5)})
+	require.NoError(t, err)
+	for range 20 { // each has another seed of its hashes
+		r := rigOn(t, NewMemStore(), limits, Options{})
+		_, err := r.Spend(Name(2).Key("x"), 21)
+		require.ErrorIs(t, err, ErrCostOverBurst)
+		for name, st := range r.Stats().Limits {
+			require.EqualValues(t, map[Name]int64{2: 1}[name], st.Errors, name)
+		}
+		require.NoError(t, r.Close())
+	}
+}

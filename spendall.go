@@ -218,8 +218,9 @@ func (l *Limiter) submitAll(
 			return nil, Key{}, l.failed(rs[i].key, err)
 		}
 	}
+	asked := func(at int) Key { return reqs[rs[at].at].Key } // not of the total or the floor
 	if at, err := l.lockAllFound(rs); err != nil {
-		return nil, Key{}, l.failed(rs[at].key, err)
+		return nil, Key{}, l.failed(asked(at), err)
 	}
 	now := l.clock.Now()
 	strictest, at, err := decideAllLocked(rs, ds, now)
@@ -228,10 +229,10 @@ func (l *Limiter) submitAll(
 	}
 	unlockAll(rs)
 	if err != nil {
-		return nil, Key{}, l.failed(rs[at].key, err)
+		return nil, Key{}, l.failed(asked(at), err)
 	}
 	*d = strictest
-	return in, rs[at].key, nil
+	return in, asked(at), nil
 }
 
 // submitLocked puts the changes of requests into a commit if the store needs them
@@ -385,13 +386,12 @@ const fewSpots = 4
 // cannot predict it.
 func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	var at [fewSpots]spot
-	shares := l.hasShares
 	if len(reqs) == 0 || len(reqs) > len(at) {
 		return false
 	}
 	for i := range reqs {
 		r, f := &reqs[i], &at[i]
-		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen || shares && l.isShare(r.Key.Name) {
+		if r.Mode != CheckAndSpend || len(r.Key.ID) > maxIDLen || l.isShare(r.Key.Name) {
 			return false
 		}
 		f.located = l.locate(r.Key)
@@ -471,8 +471,9 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 		if b.Rule() <= blocked || b.Has(table.Gate) {
 			return -1
 		}
-		rule := &limitsIn(f.shard).rules[b.Rule()]
-		if uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
+		ls := limitsIn(f.shard)
+		rule := &ls.rules[b.Rule()]
+		if ls.isShare(r.Key.Name) || uint64(r.Cost) > uint64(rule.rate.burst) || // the cost may be negative
 			rule.level(l.opts.Durability) >= Leased {
 			return -1
 		}
@@ -534,7 +535,6 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 	const ahead = 32 // cache lines that are being fetched
 	var asks [ahead]ask
 	var answers answers
-	shares := l.hasShares
 	now := l.clock.Now()
 	for first := 0; first < len(reqs); first += ahead {
 		part := reqs[first:min(first+ahead, len(reqs))]
@@ -544,7 +544,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if r.Mode == CheckOnly {
 				a.op = opCheck
 			}
-			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode < UpTo && !(shares && l.isShare(r.Key.Name)) {
+			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode < UpTo && !l.isShare(r.Key.Name) {
 				a.located = l.locate(r.Key)
 				a.lane = l.cache.Lane(a.hash)
 				a.shard.Prefetch(a.hash)

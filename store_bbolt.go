@@ -16,7 +16,8 @@ import (
 // PacedStore and FileStore do not have are those of dbfile.Store, for programs
 // of this module that do not know a file's limits.
 type boltStore struct {
-	store *boltstore.Store
+	store    *boltstore.Store
+	readOnly bool
 
 	saves   sync.Mutex         // before all locks of store
 	entries []fileformat.Entry // memory for the next Save
@@ -54,7 +55,12 @@ func OpenBolt(path string, names Names, opts *Options) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &boltStore{store: store}, nil
+	return &boltStore{store: store, readOnly: o.ReadOnly}, nil
+}
+
+func isReadOnly(store Store) bool {
+	s, ok := store.(*boltStore)
+	return ok && s.readOnly
 }
 
 // Declare implements Store. It enters the names that the file does not have:

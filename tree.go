@@ -74,8 +74,16 @@ func (ls *Limits) member(name Name) member {
 	return ls.members[name]
 }
 
-// isShare reports whether a Name is in a tree of shares, which never changes.
-func (l *Limiter) isShare(name Name) bool { return l.limits.Load().member(name).role != plainRole }
+// isShare reports whether a Name is in a tree of shares. It stays in it, but a
+// SetLimits under way may bring it: so a fast path asks the limits of the shard
+// again.
+func (l *Limiter) isShare(name Name) bool {
+	return l.hasShares.Load() && l.limits.Load().isShare(name)
+}
+
+func (ls *Limits) isShare(name Name) bool {
+	return ls.members != nil && ls.member(name).role != plainRole
+}
 
 // kept returns the tokens that loans leave in a total.
 func (ls *Limits) kept(total Name) int64 {

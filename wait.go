@@ -49,6 +49,7 @@ type reservation struct {
 // ErrNotDurable the tokens may stay spent; after other errors they do not. The
 // Mode of the Request is ignored.
 func (l *Limiter) Reserve(req Request) (Reservation, error) {
+	req.Mode = CheckAndSpend
 	r, err := l.reserve(&req, math.MaxInt64)
 	if err != nil {
 		return nil, l.failed(req.Key, err)
@@ -225,8 +226,8 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // without errCalendar.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and asks
-// each minute whether there are tokens earlier. Callers of Wait come first, first
-// served among themselves.
+// each minute, and when limits change, whether there are tokens earlier. Callers of
+// Wait come first, first served among themselves.
 // Spend does not queue behind them: what is left of a period would be lost.
 //
 // If a limit with a queue becomes such a quota, all that waits is charged at
@@ -251,20 +252,17 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	within := int64(math.MaxInt64)
-	if deadline, ok := ctx.Deadline(); ok {
-		within = int64(time.Until(deadline))
+	var r *reservation
+	if !l.lines.wait(key) { // nobody is first
+		r, err = l.reserve(req, within(ctx))
 	}
-	r, err := l.reserve(req, within)
-	if errors.Is(err, errCalendar) {
-		return l.waitForPeriod(ctx, req)
-	}
-	if errors.Is(err, errTooLate) {
-		return 0, l.failed(key, fmt.Errorf("stint: wait for %s: %w: %w", l.limits.Load().labeled(key), err,
-			context.DeadlineExceeded))
+	if r == nil && (err == nil || errors.Is(err, errCalendar)) {
+		if r, spent, err = l.waitForPeriod(ctx, req); r == nil {
+			return spent, err
+		}
 	}
 	if err != nil {
-		return 0, l.failed(key, err)
+		return 0, l.notReserved(key, err)
 	}
 	if err := ctx.Err(); err != nil { // it ended during the commit
 		r.giveUp(req)
@@ -276,7 +274,7 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 		if delay == 0 {
 			return turn, nil
 		}
-		if err := l.sleep(ctx, delay, stepped); err != nil {
+		if err := l.sleep(ctx, delay, stepped, nil); err != nil {
 			if ctx.Err() != nil {
 				r.giveUp(req)
 			}
@@ -285,14 +283,32 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 	}
 }
 
-// sleep waits, at most until the clock steps forward. The error is that of ctx,
-// or ErrClosed.
-func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped <-chan struct{}) error {
+// within returns the nanoseconds until ctx ends by itself.
+func within(ctx context.Context) int64 {
+	if deadline, ok := ctx.Deadline(); ok {
+		return int64(time.Until(deadline))
+	}
+	return math.MaxInt64
+}
+
+// notReserved returns what Wait returns for an error of reserve. A nil err does
+// nothing.
+func (l *Limiter) notReserved(key Key, err error) error {
+	if errors.Is(err, errTooLate) {
+		err = fmt.Errorf("stint: wait for %s: %w: %w", l.limits.Load().labeled(key), err, context.DeadlineExceeded)
+	}
+	return l.failed(key, err)
+}
+
+// sleep waits, at most until the clock steps forward, or limits change. The error is
+// that of ctx, or ErrClosed.
+func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped, changed <-chan struct{}) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-stepped:
+	case <-changed:
 	case <-l.closed:
 		return ErrClosed
 	case <-ctx.Done():
@@ -309,7 +325,28 @@ func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped <-chan str
 type lines struct {
 	mu      sync.Mutex
 	byKey   map[Key][]chan struct{}
+	changed chan struct{} // closed when limits have changed; nil if no caller asked
 	callers sync.WaitGroup
+}
+
+// nextChange returns a channel that is closed when limits have changed.
+func (ls *lines) nextChange() <-chan struct{} {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.changed == nil {
+		ls.changed = make(chan struct{})
+	}
+	return ls.changed
+}
+
+// wake wakes the first in each line, because limits have changed.
+func (ls *lines) wake() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.changed != nil {
+		close(ls.changed)
+		ls.changed = nil
+	}
 }
 
 // enter counts a caller, unless the Limiter is closed.
@@ -321,6 +358,13 @@ func (ls *lines) enter(l *Limiter) bool {
 	}
 	ls.callers.Add(1)
 	return true
+}
+
+// wait reports whether callers wait for a key.
+func (ls *lines) wait(key Key) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.byKey[key]) > 0
 }
 
 func (ls *lines) join(key Key) chan struct{} {
@@ -353,12 +397,13 @@ func (ls *lines) leave(key Key, turn chan struct{}) {
 }
 
 // lookEvery is how long the first in a line sleeps at most. Tokens may come before
-// the period ends: a larger limit, a hold that is released, a refund, a commit that
-// failed.
+// the period ends: a hold that is released, a refund, a commit that failed.
 const lookEvery = time.Minute
 
-// waitForPeriod is wait for a quota that follows the calendar.
-func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64, err error) {
+// waitForPeriod is wait for a quota that follows the calendar. If another limit has
+// taken its place, the first in the line gets a place in the queue, and the next one
+// is the first.
+func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservation, spent int64, err error) {
 	key := req.Key
 	tooLate := func(wait time.Duration) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
@@ -372,7 +417,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 		err = tooLate(d.RetryAfter)
 	}
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	key.ID = strings.Clone(key.ID)
 	turn := l.lines.join(key)
@@ -380,33 +425,37 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (spent int64,
 	select {
 	case <-turn:
 	case <-l.closed:
-		return 0, ErrClosed
+		return nil, 0, ErrClosed
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return nil, 0, ctx.Err()
 	}
 	for {
-		stepped := l.clock.NextStep()
+		stepped, changed := l.clock.NextStep(), l.lines.nextChange()
 		rs := [1]request{{key: key, cost: req.Cost, op: opSpend, waits: true}}
 		if err := l.give(&rs[0], req); err != nil {
-			return 0, l.failed(key, err)
+			return nil, 0, l.failed(key, err)
 		}
 		d, err := l.slowPathOf(rs[:])
 		switch {
 		case err != nil:
-			return 0, err
+			return nil, 0, err
 		case d.Allowed && ctx.Err() != nil: // it ended during the commit
 			l.giveBack(req, rs[0].decided)
-			return 0, ctx.Err()
+			return nil, 0, ctx.Err()
 		case d.Allowed:
-			return rs[0].decided, nil
-		case d.Limit.IsBlocked():
-			return 0, l.failed(key, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(key)))
+			return nil, rs[0].decided, nil
+		case !d.Limit.FollowsCalendar(): // any more
+			r, err := l.reserve(req, within(ctx))
+			if !errors.Is(err, errCalendar) {
+				return r, 0, l.notReserved(key, err)
+			}
+			continue
 		}
 		if err := tooLate(d.RetryAfter); err != nil {
-			return 0, err
+			return nil, 0, err
 		}
-		if err := l.sleep(ctx, min(d.RetryAfter, lookEvery), stepped); err != nil {
-			return 0, err
+		if err := l.sleep(ctx, min(d.RetryAfter, lookEvery), stepped, changed); err != nil {
+			return nil, 0, err
 		}
 	}
 }

@@ -679,3 +679,49 @@ func TestWaitForEarlierTokens(t *testing.T) {
 }
 
 func takeMonth(r *rig, key Key) { r.take(key, 10) }
+
+// Who waits first for a quota of the calendar is served first if a rate takes its
+// place.
+func TestWaitForRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := New(NewMemStore(), limitsOf(t, Names{1: {Label: "a", Limit: EachDay(1, nil)}}, nil), &Options{Now: time.Now})
+		require.NoError(t, err)
+		defer l.Close()
+		key := Name(1).Key("x")
+		require.True(t, l.Allow(key))
+		served := make(chan int, 12)
+		wait := func(who int) {
+			go func() {
+				if _, err := l.Wait(t.Context(), key.Cost(1)); err == nil {
+					served <- who
+				}
+			}()
+			time.Sleep(time.Second)
+		}
+		wait(0)
+		wait(1)
+		require.NoError(t, l.SetLimits(limitsOf(t, Names{1: {Label: "a", Limit: PerMinute(1)}}, nil)))
+		for who := range 10 {
+			wait(2 + who)
+		}
+		for who := range 12 {
+			require.Equal(t, who, <-served)
+		}
+	})
+}
+
+// A Mode that there is not is refused, except by calls that ignore it.
+func TestIgnoredMode(t *testing.T) {
+	limits := limitsOf(t, Names{1: {Label: "total", ID: Shared, Limit: PerHour(50)},
+		2: {Label: "class", Limit: PerHour(5), Parent: 1}, 3: {Label: "plain", Limit: PerHour(5)}}, nil)
+	r := rigOn(t, NewMemStore(), limits, Options{})
+	plain := Request{Key: Name(3).Key("x"), Cost: 1, Mode: UpTo + 1}
+	_, err := r.Reserve(plain)
+	require.NoError(t, err)
+	_, err = r.Raise(plain, r.Now().Add(time.Minute))
+	require.NoError(t, err)
+	for _, name := range []Name{2, 3} {
+		req := Request{Key: name.Key("x"), Cost: 1, Mode: UpTo + 1}
+		require.ErrorContains(t, r.DoEach(t.Context(), []Request{req}, make([]Decision, 1)), "there is no Mode")
+	}
+}

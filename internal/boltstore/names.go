@@ -46,19 +46,24 @@ func (s *Store) Number(label string) (name uint16, err error) {
 		}
 		return fmt.Errorf("%w: all 65535 numbers are in use, none is left for %q", ErrNameMismatch, label)
 	})
-	return name, err
+	if err != nil {
+		return 0, err
+	}
+	return name, nil
 }
 
 // Declare adds labels that the file does not have: all of them, or none if one
-// is ErrNameMismatch. A read-only file stays as it is.
-func (s *Store) Declare(declared map[uint16]string) error { return s.enter(declared, false) }
+// is ErrNameMismatch.
+func (s *Store) Declare(declared map[uint16]string) error { return s.enter(declared, false, false) }
 
 // Relabel gives numbers new labels. Numbers are permanent: if the file has
 // another number for one of the labels, the error is ErrNameMismatch and nothing
 // changes.
-func (s *Store) Relabel(labels map[uint16]string) error { return s.enter(labels, true) }
+func (s *Store) Relabel(labels map[uint16]string) error { return s.enter(labels, true, false) }
 
-func (s *Store) enter(wanted map[uint16]string, replace bool) error {
+// enter compares wanted labels with those of the file, and enters what the file does
+// not have, unless compare is set.
+func (s *Store) enter(wanted map[uint16]string, replace, compare bool) error {
 	return s.changeNames(func(labels map[uint16]string) error {
 		numbers := inverse(labels)
 		var wrong []error
@@ -74,7 +79,7 @@ func (s *Store) enter(wanted map[uint16]string, replace bool) error {
 			case taken:
 				wrong = append(wrong, fmt.Errorf("%w: %s: %q is name %d in the file: a label keeps its number, "+
 					"so it cannot be %d", ErrNameMismatch, s.path, label, number, name))
-			case replace || !s.readOnly:
+			case !compare:
 				labels[name] = label
 			}
 		}

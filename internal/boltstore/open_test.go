@@ -132,6 +132,7 @@ func TestReadOnly(t *testing.T) {
 		"save":       func() error { return r.Save(numbered(1, 0, 1)) },
 		"append":     func() error { return r.append(numbered(1, 0, 1)) },
 		"number":     func() error { _, err := r.Number("Two"); return err },
+		"declare":    func() error { return r.Declare(labels{2: "Two"}) },
 		"compact":    r.Compact,
 		"checkpoint": r.checkpoint,
 	} {

@@ -114,7 +114,7 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 		}
 	}
 	if err == nil {
-		err = s.Declare(labels)
+		err = s.enter(labels, false, o.ReadOnly)
 	}
 	if err != nil {
 		s.inUse.file.Close()

@@ -68,6 +68,17 @@ func TestOpenBolt(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stint.Open(path, limits, &stint.Options{ReadOnly: true})
 	require.ErrorContains(t, err, "ReadOnly is for OpenBolt")
+	s, err = stint.OpenBolt(path, nil, &stint.Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.ErrorContains(t, s.Declare(stint.Names{9: {Label: "nine"}}), "read-only")
+	_, err = stint.New(s, limits, nil)
+	require.ErrorContains(t, err, "ReadOnly is for OpenBolt")
+	require.NoError(t, s.Close())
+	empty := filepath.Join(dir, "empty.db") // which is corrupt
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	_, err = stint.Open(empty, limits, &stint.Options{ReadOnly: true, SetAsideCorrupt: true})
+	require.ErrorContains(t, err, "ReadOnly is for OpenBolt")
+	require.FileExists(t, empty)
 	require.ErrorIs(t, s.Save([]stint.Change{{Key: stint.Key{Name: 1, ID: "a"}, TAT: 1}}), stint.ErrClosed)
 }
 
