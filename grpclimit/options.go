@@ -17,7 +17,8 @@ type Options struct {
 
 	// FailOpen lets a call pass if the Limiter returns an error, instead of
 	// ending it with Unavailable. Such a call spends no token, except as the
-	// errors of stint.Decider say.
+	// errors of stint.Decider say. A rule whose Key returns an error of its own does
+	// not apply, and the others do.
 	FailOpen bool
 
 	// Domain is the name of the service that limits, such as "api.example.com".

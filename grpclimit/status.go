@@ -79,7 +79,7 @@ func (s *server) denied(ctx context.Context, p *pass) error {
 	by, retry := room[:0], time.Duration(0)
 	for d := range p.Each {
 		if !d.Allowed && !d.Shadow {
-			by, retry = append(by, deniedBy{d.Label, d.Limit, d.InFlight.Denied}), max(retry, d.RetryAfter)
+			by, retry = append(by, deniedBy{d.Label, d.Limit, d.InFlight.Denied && !d.InFlight.Shadow}), max(retry, d.RetryAfter)
 		}
 	}
 	r := s.last.Load()

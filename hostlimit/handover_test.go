@@ -2,7 +2,6 @@ package hostlimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -392,15 +391,22 @@ func TestContextBetweenOwners(t *testing.T) {
 	go func() { waits <- errorOf(guest.Wait(ctx, perID.Key("a").Cost(1))) }()
 	cancel()
 	require.ErrorIs(t, <-waits, context.Canceled)
-	taken := make(chan error)
-	go func() {
-		err := owner.Close()
-		taken <- errors.Join(err, guest.take())
-	}()
-	d, err := guest.Do(ctx, []stint.Request{perID.Key("a").Cost(1)}, nil)
+	spends := make(chan error)
+	reqs := []stint.Request{perID.Key("a").Cost(1)}
+	go func() { spends <- guest.DoEach(ctx, reqs, make([]stint.Decision, 1)) }()
+	go func() { _, err := guest.Do(ctx, reqs, nil); spends <- err }()
+	select {
+	case err := <-spends:
+		t.Fatal("a spend ended without an owner: ", err)
+	case <-time.After(10 * time.Millisecond): // both wait
+	}
+	require.NoError(t, owner.Close())
+	require.NoError(t, guest.take())
+	require.NoError(t, <-spends)
+	require.NoError(t, <-spends)
+	d, err := guest.Check(reqs[0].Key, 0)
 	require.NoError(t, err)
-	require.EqualValues(t, 99, d.Remaining)
-	require.NoError(t, <-taken)
+	require.EqualValues(t, 98, d.Remaining)
 }
 
 // An owner that was stopped for longer than TakeoverTimeout goes on. The guest has

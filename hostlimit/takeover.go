@@ -298,7 +298,7 @@ func pauseAfter(err error, last time.Duration) time.Duration {
 // in the decision.
 func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 	begun, waits := time.Now(), ctx
-	if c.Op == wire.OpSpend {
+	if c.Op != wire.OpWait {
 		waits = context.Background()
 	}
 	for {

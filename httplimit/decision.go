@@ -68,7 +68,10 @@ func (a shown) state() (left, window int64) {
 // concurrent reports whether the response fields show the bound on requests in
 // flight instead of the tokens: if it denied, or if there is no other limit.
 func (a shown) concurrent() bool {
-	return a.InFlight.Denied && !a.Allowed || a.InFlight.Limit != 0 && a.Limit.Count == 0 && !a.Limit.IsBlocked()
+	if a.InFlight.Limit == 0 || a.InFlight.Shadow {
+		return false
+	}
+	return a.InFlight.Denied && !a.Allowed || a.Limit.Count == 0 && !a.Limit.IsBlocked()
 }
 
 // quota returns the quota of the policy in the response fields.

@@ -22,7 +22,8 @@ const (
 	//
 	// Parameter t, like Reset in the other fields, is the time in seconds, rounded
 	// up, until the next token returns or a hold ends. Until then the client can
-	// use no more than is left. During a hold nothing is left.
+	// use no more than is left. During a hold nothing is left. A hold that ends
+	// before the tokens of a denied request are back is not shown.
 	//
 	// A bound on requests in flight has qu="concurrent-requests" instead of w. It
 	// is shown if the request was denied because of it, or if the rule has no

@@ -86,8 +86,11 @@ func TestMiddleware(t *testing.T) {
 			Body: "status":503
 			RateLimit:
 			Error: own`},
-		"own error, fails open": {rules: []Rule{{Key: own}}, opts: Options{FailOpen: true}, script: `
+		"own error, fails open": {rules: []Rule{{Key: own}, {Key: ByIP(perAddress), Cost: 5}}, opts: Options{FailOpen: true},
+			script: `
 			200: 200
+			Error: own
+			200: 429
 			Error: own`},
 		"closed before the handler": {rules: address(Rule{}), outer: []Rule{{Key: Shared(everyone)}}, inside: closes,
 			script: `

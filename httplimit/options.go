@@ -26,7 +26,8 @@ type Options struct {
 
 	// FailOpen lets a request pass if the Limiter returns an error, instead of
 	// answering 503. Such a request spends no token, except as the errors of
-	// stint.Decider say. Errors about the request itself are answered with 400 in
+	// stint.Decider say. A rule whose Key returns an error of its own does not apply,
+	// and the others do. Errors about the request itself are answered with 400 in
 	// any case.
 	FailOpen bool
 

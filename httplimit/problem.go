@@ -112,7 +112,7 @@ func appendViolated(b []byte, p *pass) (labels []byte, noPlace bool) {
 				b = append(b, ',')
 			}
 			b = appendString(b, d.Label)
-			noPlace = noPlace || d.InFlight.Denied
+			noPlace = noPlace || d.InFlight.Denied && !d.InFlight.Shadow
 		}
 	}
 	return b, noPlace

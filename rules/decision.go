@@ -25,7 +25,8 @@ type Decision struct {
 type InFlight struct {
 	Limit   int64 // how many may run; 0 means no bound
 	Running int64 // with this request, if it has a place
-	Denied  bool  // there was no place, so that the rule has not asked the Limiter, unless it is a Shadow rule
+	Denied  bool  // there was no place, so that the rule has not asked the Limiter, unless Shadow is set
+	Shadow  bool  // the bound is that of a Shadow rule: it stops no request
 }
 
 // Decisions returns the decisions about a request so far, of all doors around it,

@@ -23,8 +23,10 @@ type Options[R Request] struct {
 	// good for any limit. nil means false.
 	OnUnix func(R) bool
 
-	// FailOpen lets a request pass if the Limiter returns an error. Errors about
-	// the request itself still stop it.
+	// FailOpen lets a request pass if the Limiter returns an error. A rule whose Key
+	// returns an error of its own does not apply, and the others do. Errors about
+	// the request itself still stop it: ErrNoID, an id that the limit refuses, a cost
+	// that it never admits.
 	FailOpen bool
 
 	// Observers receive every decision and error. The first in the slice is called
@@ -107,7 +109,8 @@ func isMissing(lim stint.Decider) bool {
 
 // apply finds the rules that apply to a request, with their keys, costs and bounds,
 // and returns a pass with them, or nil if there are none. If a Shadow rule cannot
-// find its key, that stops no request.
+// find its key, that stops no request. Nor does any rule with FailOpen, unless the
+// request itself is at fault.
 func (d *Door[R, O]) apply(r *R) (p *Pass[R, O], err error) {
 	for i := range d.rules {
 		ru, got := &d.rules[i], r
@@ -131,7 +134,7 @@ func (d *Door[R, O]) apply(r *R) (p *Pass[R, O], err error) {
 		}
 		switch {
 		case err == nil, ru.Optional && errors.Is(err, ErrNoID):
-		case ru.Shadow:
+		case ru.Shadow, d.opts.FailOpen && !isInvalid(err):
 			d.fail(*r, err)
 		default:
 			p.Leave()
@@ -162,7 +165,7 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string,
 	declared := d.names.of(d.lim)
 	label = declared.spec(key.Name).Label
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
-	key, err = declared.canonical(key, onUnix, ru.LockOutMax > 0)
+	key, err = declared.canonical(key, onUnix, ru.LockOut > 0)
 	return key, label, err
 }
 
@@ -172,7 +175,7 @@ func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFl
 	for i := range p.parts {
 		if a := &p.parts[i]; a.RuleKey == key {
 			if a.InFlight.Limit == 0 {
-				a.InFlight.Limit, a.bound = inFlight, ru
+				a.InFlight.Limit, a.InFlight.Shadow, a.bound = inFlight, ru.Shadow, ru
 			}
 			return
 		}
@@ -184,7 +187,7 @@ func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFl
 	}
 	a := &p.parts[len(p.parts)-1] // filled in place, because a copy costs more than the rest
 	a.Key, a.RuleKey, a.Label, a.Cost, a.Shadow = key, key, label, cost, ru.Shadow
-	a.After, a.InFlight.Limit = ru.Count != nil, inFlight
+	a.After, a.InFlight.Limit, a.InFlight.Shadow = ru.Count != nil, inFlight, ru.Shadow
 	a.rule, a.bound = ru, ru
 }
 

@@ -73,13 +73,18 @@ func (d *declared) key(found stint.Key) (stint.Key, error) {
 
 // canonical returns a key with the canonical spelling of its id. If the limit takes
 // only addresses, the id of an IPv6 network becomes its first address. If unix
-// is set, the id Unix is good for any limit. If counts is set, a rule counts
-// lock-outs, and an id of such a count is refused.
-func (d *declared) canonical(found stint.Key, unix, counts bool) (stint.Key, error) {
-	if counts && IsLockOutCount(found) {
+// is set, the id Unix is good for any limit. If locksOut is set, a rule locks out, and
+// an id under which lock-outs are counted is refused.
+func (d *declared) canonical(found stint.Key, unix, locksOut bool) (stint.Key, error) {
+	key, err := d.spelled(found, unix)
+	if err == nil && locksOut && IsLockOutCount(key) {
 		return stint.Key{}, fmt.Errorf("%w %.80q: want an id that does not end in %q",
 			stint.ErrInvalidID, found.ID, countSuffix)
 	}
+	return key, err
+}
+
+func (d *declared) spelled(found stint.Key, unix bool) (stint.Key, error) {
 	key, err := d.key(found)
 	if !errors.Is(err, stint.ErrInvalidID) {
 		return key, err

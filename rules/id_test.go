@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,10 +13,18 @@ import (
 const (
 	anyID   = ofA
 	address = ofB
+	folded  = free
 )
 
+// lower is an IDFormat that folds case.
+type lower struct{}
+
+func (lower) String() string                      { return "lower" }
+func (lower) Canonical(id string) (string, error) { return strings.ToLower(id), nil }
+
 func TestCanonical(t *testing.T) {
-	names := stint.Names{anyID: {Label: "any"}, address: {Label: "address", ID: stint.IPAddress}}
+	names := stint.Names{anyID: {Label: "any"}, address: {Label: "address", ID: stint.IPAddress},
+		folded: {Label: "folded", ID: lower{}}}
 	for _, c := range []struct {
 		found        stint.Key
 		unix, counts bool
@@ -33,6 +42,8 @@ func TestCanonical(t *testing.T) {
 		{found: address.Key(Unix), unix: true, want: address.Key(Unix)},
 		{found: anyID.Key("a lock-outs"), want: anyID.Key("a lock-outs")},
 		{found: anyID.Key("a lock-outs"), counts: true, err: stint.ErrInvalidID},
+		{found: folded.Key("A"), counts: true, want: folded.Key("a")},
+		{found: folded.Key("A LOCK-OUTS"), counts: true, err: stint.ErrInvalidID},
 	} {
 		got, err := declare(names).canonical(c.found, c.unix, c.counts)
 		if c.err != nil {

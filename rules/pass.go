@@ -287,13 +287,14 @@ func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 
 // refund returns the tokens of the rules that refund the outcome.
 func (p *Pass[R, O]) refund(outcome O) {
-	var back []*part[R, O]
+	var asked, back []*part[R, O] // first all are asked, because a function of the user may panic
 	var reqs []stint.Request
 	for i := range p.parts {
-		a := &p.parts[i]
-		if a.rule.Refund == nil || !a.rule.Refund(outcome) {
-			continue
+		if a := &p.parts[i]; a.rule.Refund != nil && a.rule.Refund(outcome) {
+			asked = append(asked, a)
 		}
+	}
+	for _, a := range asked {
 		p.mu.Lock()
 		if a.to(refund) {
 			back = append(back, a)

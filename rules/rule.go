@@ -95,7 +95,7 @@ type Rule[R Request, O any] struct {
 	// id with " lock-outs" added, and one on that id with the same suffix, which
 	// Buckets lists. Reset of the id ends a lock-out, but does not forget its
 	// length: for that, reset the id with one suffix too. A request with such a
-	// longer id does not pass. A Shared limit has no id, so its lock-outs do not
+	// longer id does not pass a rule with LockOut. A Shared limit has no id, so its lock-outs do not
 	// grow.
 	LockOutMax time.Duration
 
@@ -116,7 +116,7 @@ type Rule[R Request, O any] struct {
 	InFlight     int64
 	InFlightFunc func(R) int64
 
-	// InFlightWait is how long a request may wait for its place, if at most
+	// InFlightWait is how long a request may wait for its place, if fewer than
 	// InFlightQueue others of its Key wait. First come, first served. 0 means that
 	// it does not wait. Shadow rules do not wait.
 	InFlightWait  time.Duration

@@ -258,7 +258,7 @@ func TestOneBound(t *testing.T) {
 		p, _, err := shadow.Begin(req{ctx: t.Context()})
 		require.NoError(t, err)
 		defer p.Leave()
-		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1}, Decisions(p)[0].InFlight)
+		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1, Shadow: true}, Decisions(p)[0].InFlight)
 	}
 }
 
@@ -325,6 +325,28 @@ func TestPanic(t *testing.T) {
 	d := New(lim, opts, rule(free, ruleOf{InFlight: 1}))
 	require.PanicsWithValue(t, "oops", func() { d.Begin(req{ctx: t.Context()}) })
 	require.Empty(t, slices.Collect(InFlightOf(lim)))
+}
+
+// If the Refund of a rule panics, no rule has refunded, and each can do so later.
+func TestPanicOfRefund(t *testing.T) {
+	lim, panics := newLimiter(t), true
+	d := New(lim, nil, rule(ofA, ruleOf{Cost: 1, Refund: func(int) bool { return true }}),
+		rule(ofB, ruleOf{Cost: 1, Refund: func(int) bool {
+			if panics {
+				panic("oops")
+			}
+			return true
+		}}))
+	p, _, err := d.Begin(req{ctx: t.Context()})
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "oops", func() { p.End(failed) })
+	panics = false
+	p.End(failed)
+	for _, name := range []stint.Name{ofA, ofB} {
+		b, err := lim.Bucket(name.Key("x"))
+		require.NoError(t, err)
+		require.EqualValues(t, 5, b.Remaining)
+	}
 }
 
 // After an error of the Limiter, a request that passes because of FailOpen has its
