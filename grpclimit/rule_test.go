@@ -165,6 +165,6 @@ func TestInFlight(t *testing.T) {
 	_, err = stream.Recv()
 	assert.ErrorContains(t, err, "EOF")
 	assert.NoError(t, call(t, c))
-	assert.Equal(t, []string{"FullDuplexCall true {1 1 false}", "EmptyCall false {1 1 true}",
-		"EmptyCall true {1 1 false}"}, seen)
+	assert.Equal(t, []string{"FullDuplexCall true {1 1 false false}", "EmptyCall false {1 1 true false}",
+		"EmptyCall true {1 1 false false}"}, seen)
 }
