@@ -144,6 +144,7 @@ type decisionJSON struct {
 	Name    string `json:"name"`
 	display.JSONID
 	Cost       int64              `json:"cost"`
+	Taken      int64              `json:"taken"` // fewer than the cost with spend --force, and 0 with check and refund
 	Remaining  int64              `json:"remaining"`
 	Limit      *display.JSONLimit `json:"limit"`
 	RetryAfter time.Duration      `json:"retry_after_ns"`
@@ -158,7 +159,7 @@ func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d sti
 	case f.json && asked.act == nil:
 		return display.WriteJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
 	case f.json:
-		return display.WriteJSON(w, decisionJSON{d.Allowed, asked.limits.label(), display.NewJSONID(id), asked.cost, d.Remaining,
+		return display.WriteJSON(w, decisionJSON{d.Allowed, asked.limits.label(), display.NewJSONID(id), asked.cost, d.Taken, d.Remaining,
 			display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
 	}
 	done, state := asked.done, "no limit"

@@ -66,10 +66,12 @@ func TestDecisionJSON(t *testing.T) {
 		return []string{command, "--db", db, "--limit", "1/1m", "--burst", "2", "--cost", "2", "--json", "<a>"}
 	}
 	r := runArgs(t, args("check")...)
-	assert.Equal(t, result{0, `{"allowed":true,"name":"default","id":"<a>","cost":2,"remaining":0,` +
+	assert.Equal(t, result{0, `{"allowed":true,"name":"default","id":"<a>","cost":2,"taken":0,"remaining":0,` +
 		`"limit":{"burst":2,"count":1,"period":"1m0s"},"retry_after_ns":0,"reset_after_ns":120000000000}` + "\n", ""}, r)
 
-	require.Equal(t, 0, runArgs(t, args("allow")...).status)
+	r = runArgs(t, args("allow")...)
+	require.Equal(t, 0, r.status)
+	require.Equal(t, 2.0, object(t, r.stdout)["taken"])
 	r = runArgs(t, args("allow")...)
 	require.Equal(t, 1, r.status)
 	o := object(t, r.stdout)

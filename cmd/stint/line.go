@@ -43,7 +43,8 @@ type waiter struct {
 	f     *runFlags
 	id    string
 	limit stint.Limit
-	turn  int64 // Unix nanoseconds; 0 without a turn
+	turn  int64     // Unix nanoseconds; 0 without a turn
+	spent time.Time // when the tokens were taken, or a little earlier
 }
 
 // wait waits for the turn, and returns after it has spent the tokens.
@@ -125,7 +126,7 @@ func (l *waiter) spend(store dbfile.Store, now, deadline time.Time) (delay time.
 		return 0, err
 	}
 	if l.turn != 0 || last <= now.UnixNano() || l.later(last, now) {
-		d, err := l.decide(store, spend)
+		d, err := l.decide(store, l.take)
 		if err != nil || d.Allowed {
 			return 0, err
 		}
@@ -255,11 +256,19 @@ func (l *waiter) leave() error {
 	return errors.Join(err, failed(store.Close()))
 }
 
-// refund returns the tokens.
+// take spends the tokens, and notes when.
+func (l *waiter) take(lim decider, r stint.Request) (stint.Decision, error) {
+	l.spent = lim.Now()
+	return spend(lim, r)
+}
+
+// refund returns the tokens, except those that time has brought back.
 func (l *waiter) refund() error {
 	to, err := l.f.db.openToGive(l.f.limits.label())
 	if err == nil {
-		_, err = to.decide(refund, l.f.limits.label(), l.limit, l.id, l.f.cost)
+		_, err = to.decide(func(lim decider, r stint.Request) (stint.Decision, error) {
+			return refund(lim, r.SpentAt(l.spent))
+		}, l.f.limits.label(), l.limit, l.id, l.f.cost)
 	}
 	return err
 }

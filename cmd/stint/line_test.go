@@ -26,6 +26,32 @@ func newWaiter(t *testing.T, db string) *waiter {
 	return &waiter{f: f, id: "a", limit: limit}
 }
 
+// A command that fails after its token has come back with time gets none: the bucket
+// would hold more than its limit.
+func TestRefundOfLongRun(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	l := newWaiter(t, db)
+	for _, c := range []struct {
+		ago  time.Duration // since the command took its token
+		left int64
+	}{{0, 1}, {time.Hour, 0}} {
+		store, err := l.f.db.open()
+		require.NoError(t, err)
+		d, err := l.decide(store, l.take)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.NoError(t, store.Close())
+		l.spent = l.spent.Add(-c.ago)
+		require.NoError(t, l.refund())
+		store, err = l.f.db.open()
+		require.NoError(t, err)
+		d, err = l.decide(store, check)
+		require.NoError(t, err)
+		require.Equal(t, c.left == 1, d.Allowed)
+		require.NoError(t, store.Close())
+	}
+}
+
 // Each step opens the file anew, as in a process of its own.
 func TestLine(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")

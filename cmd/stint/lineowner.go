@@ -23,7 +23,7 @@ func (l *waiter) ask(owner *hostlimit.Limiter, signals <-chan os.Signal, deadlin
 	if l.f.wait {
 		err = l.queue(owner, r, signals, deadline)
 	} else {
-		d, err = owner.SpendAll(r)
+		d, err = l.take(owner, r)
 	}
 	tooLate := errors.Is(err, stint.ErrQueueFull) || errors.Is(err, context.DeadlineExceeded)
 	if full := errors.Is(err, stint.ErrQueueFull); tooLate || err == nil && !l.f.wait && !d.Allowed {
@@ -59,7 +59,7 @@ func (l *waiter) queue(
 	waited := make(chan error, 1)
 	go func() {
 		var err error
-		r.Spent, err = owner.Wait(ctx, r)
+		l.spent, err = owner.Wait(ctx, r)
 		waited <- err
 	}()
 	select {
@@ -69,7 +69,7 @@ func (l *waiter) queue(
 	}
 	stop()
 	if err := <-waited; err == nil { // the turn came at the same moment
-		if _, err := refund(owner, r); err != nil {
+		if _, err := refund(owner, r.SpentAt(l.spent)); err != nil {
 			return errors.Join(errInterrupted, err)
 		}
 	}

@@ -81,7 +81,7 @@ it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "queue for the tokens")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"with --wait: the longest wait (default: no bound)")
-	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "return the tokens if the command fails")
+	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "if the command fails, return the tokens that time has not brought back")
 	return cmd
 }
 
