@@ -256,8 +256,10 @@ func (l *waiter) leave() error {
 	return errors.Join(err, failed(store.Close()))
 }
 
-// take spends the tokens, and notes when.
+// take spends the tokens, and notes when. It looks at the bucket first, which may have
+// to be loaded, because a refund lacks the time between the two.
 func (l *waiter) take(lim decider, r stint.Request) (stint.Decision, error) {
+	_, _ = check(lim, r) // its errors come again
 	l.spent = lim.Now()
 	return spend(lim, r)
 }
