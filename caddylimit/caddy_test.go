@@ -346,7 +346,8 @@ func TestLogins(t *testing.T) {
 	s := newSite(t)
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
 	require.NoError(t, err)
-	config := s.caddyfile(directive("", zone("logins", "limit 5/15m", "count_status 401", "lock_out 15m 24h")) + `basic_auth {
+	logins := directive("", zone("logins", "limit 5/15m", "count_status 401", "lock_out 15m 24h"))
+	config := s.caddyfile(logins + `basic_auth {
 	ada ` + string(hash) + `
 }
 ` + handleDenials + `
@@ -469,7 +470,8 @@ func TestOverrides(t *testing.T) {
 // Metrics and the status page show zones.
 func TestStatus(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(directive("/api/*", zone("all", "limit 1/10h")) + "stint_status /limits {\nallow_reset\n}\nrespond ok"))
+	s.start(s.caddyfile(directive("/api/*", zone("all", "limit 1/10h")) +
+		"stint_status /limits {\nallow_reset\n}\nrespond ok"))
 	s.requires("/api/x", "", 200, 429)
 	_, body := s.get("/limits?format=json", "Accept", "application/json")
 	require.Contains(t, body, `"all"`)

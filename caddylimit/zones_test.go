@@ -12,8 +12,8 @@ import (
 // admitted the request before.
 func TestPlaceholdersOfSeveralDirectives(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(directive("/api/*", zone("outer", "limit 100/10h")) + directive("", zone("inner", "limit 3/10h")) +
-		handleDenials + "\nrespond \"{http.stint.zone} {http.stint.remaining}\""))
+	s.start(s.caddyfile(directive("/api/*", zone("outer", "limit 100/10h")) +
+		directive("", zone("inner", "limit 3/10h")) + handleDenials + "\nrespond \"{http.stint.zone} {http.stint.remaining}\""))
 	for i := range 3 {
 		res, body := s.get("/api/x")
 		require.Equal(t, 200, res.StatusCode)
@@ -102,8 +102,8 @@ func TestSubdirectives(t *testing.T) {
 	with := func(name, line string) string {
 		return directive("/"+name, zone(name, "key {header.X-Api-Key}", "limit 1/10h", line))
 	}
-	s.start(s.caddyfile(with("optional", "optional") + with("shadow", "shadow") + with("free", "override ada unlimited") +
-		with("refund", "refund_status 500") + with("count", "count_status 500") +
+	s.start(s.caddyfile(with("optional", "optional") + with("shadow", "shadow") +
+		with("free", "override ada unlimited") + with("refund", "refund_status 500") + with("count", "count_status 500") +
 		"error /refund 500\nerror /count 500\nrespond ok"))
 	s.requires("/optional", "", 200, 200)
 	s.requires("/optional", "ada", 200, 429)

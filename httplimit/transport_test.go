@@ -345,9 +345,7 @@ func TestTransportSettle(t *testing.T) {
 		err   string
 	}{
 		"less":     {costs: []int64{1}, left: 4},
-		"more":     {costs: []int64{4}, left: 1},
 		"too many": {costs: []int64{9}, left: 0},
-		"the same": {costs: []int64{3}, left: 2},
 		"twice":    {costs: []int64{2, 1}, left: 3},
 		"not":      {left: 2},
 		"negative": {costs: []int64{-1}, left: 2, err: "negative"},
