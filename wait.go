@@ -253,7 +253,7 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 		return 0, err
 	}
 	var r *reservation
-	if !l.lines.wait(key) { // nobody is first
+	if !req.Limit.isZero() || !l.lines.wait(key) { // nobody waits for the period of a limit that has gone
 		r, err = l.reserve(req, within(ctx))
 	}
 	if r == nil && (err == nil || errors.Is(err, errCalendar)) {
