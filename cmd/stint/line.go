@@ -100,8 +100,18 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 	}()
 	select {
 	case err = <-opened:
-	case <-signals: // the lock ends with this process
-		err = errNotRun
+	case <-signals:
+		if l.turn == 0 {
+			return 0, errNotRun // the lock ends with this process
+		}
+		select {
+		case err = <-opened:
+			if err == nil {
+				err = l.leaveAt(store, owner)
+			}
+		case <-signals: // the turn stays in the file
+		}
+		return 0, errors.Join(errNotRun, err)
 	}
 	if outOfTime && errors.Is(err, stint.ErrLocked) {
 		return 0, &ended{statusTryLater, fmt.Sprintf("%v: retry, or wait longer with --timeout", err)}
@@ -238,6 +248,11 @@ func (l *waiter) leave() error {
 	if err != nil {
 		return err
 	}
+	return l.leaveAt(store, owner)
+}
+
+// leaveAt is leave at the open file, or at the program that has it.
+func (l *waiter) leaveAt(store dbfile.Store, owner *hostlimit.Limiter) error {
 	if owner != nil {
 		return failed(owner.Close())
 	}

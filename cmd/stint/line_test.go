@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -50,6 +51,35 @@ func TestRefundOfLongRun(t *testing.T) {
 		require.Equal(t, c.left == 1, d.Allowed)
 		require.NoError(t, store.Close())
 	}
+}
+
+// A process that is interrupted while another one has the file gives its turn up.
+func TestTurnOfInterrupted(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "stint.db")
+	now := time.Now()
+	place := func() (l *waiter, delay time.Duration) {
+		l = newWaiter(t, db)
+		store, err := l.f.db.open()
+		require.NoError(t, err)
+		delay, err = l.spend(store, now, now.Add(10*time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, store.Close())
+		return l, delay
+	}
+	place()
+	l, want := place()
+	other, err := l.f.db.open()
+	require.NoError(t, err)
+	signals, ended := make(chan os.Signal), make(chan error)
+	go func() {
+		_, err := l.step(signals, now.Add(10*time.Hour))
+		ended <- err
+	}()
+	signals <- os.Interrupt
+	require.NoError(t, other.Close())
+	require.ErrorIs(t, <-ended, errInterrupted)
+	_, delay := place()
+	require.InDelta(t, want, delay, float64(time.Minute))
 }
 
 // Each step opens the file anew, as in a process of its own.
