@@ -467,7 +467,7 @@ func TestOverrides(t *testing.T) {
 	require.Equal(t, 200, s.status("/", "X-Api-Key", "dave"))
 }
 
-// Metrics and the status page show zones.
+// The status page shows zones. TestSubdirectives has the metrics.
 func TestStatus(t *testing.T) {
 	s := newSite(t)
 	s.start(s.caddyfile(directive("/api/*", zone("all", "limit 1/10h")) +
@@ -476,9 +476,6 @@ func TestStatus(t *testing.T) {
 	_, body := s.get("/limits?format=json", "Accept", "application/json")
 	require.Contains(t, body, `"all"`)
 	require.Regexp(t, `"most_denied": \[\s+{\s+"id": "127.0.0.1"`, body)
-
-	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="allowed",zone="all"} 1`)
-	require.Contains(t, s.metrics(), `caddy_stint_requests_total{result="denied",zone="all"} 1`)
 }
 
 // A file that Caddy cannot use is a config error that says what to do.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 
@@ -42,19 +41,15 @@ func TestCancel(t *testing.T) {
 				},
 			}
 			rule := grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), InFlight: 1, Refund: c.refund}
-			unary, stream := grpclimit.Server(lim, nil, rule)
-			ended := make(chan struct{}, 2)
-			client := dial(t, serve(t, s,
-				grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
-					next grpc.UnaryHandler) (any, error) {
-					defer func() { ended <- struct{}{} }()
-					return unary(ctx, req, info, next)
-				}),
-				grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
-					next grpc.StreamHandler) error {
-					defer func() { ended <- struct{}{} }()
-					return stream(srv, ss, info, next)
-				})))
+			ended := make(chan struct{}, 2) // rules count an outcome after they refund
+			counts := grpclimit.Rule{Key: grpclimit.ByPeer(perKey), Count: rules.OneOf(codes.Canceled)}
+			watch := grpclimit.Observer{Decisions: func(_ grpclimit.Call, ds []rules.Decision) {
+				if ds[0].Label == "key" {
+					ended <- struct{}{}
+				}
+			}}
+			opts := &grpclimit.Options{Observers: []grpclimit.Observer{watch}}
+			client := dial(t, serve(t, s, limited(lim, opts, rule, counts)...))
 			calls := []func(context.Context) error{
 				func(ctx context.Context) error { _, err := client.EmptyCall(ctx, &pb.Empty{}); return err },
 				func(ctx context.Context) error { _, err := client.FullDuplexCall(ctx); return err },

@@ -177,12 +177,8 @@ func TestNoRetry(t *testing.T) {
 				spend(t, lim, local, 1)
 			}
 			var attempts atomic.Int64
-			count := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-				attempts.Add(1)
-				return next(ctx, req)
-			}
-			client := dial(t, serve(t, new(service), append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(count)},
-				limited(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer(perAddress), Cost: c.cost})...)...),
+			key := func(c grpclimit.Call) (stint.Key, error) { attempts.Add(1); return grpclimit.ByPeer(perAddress)(c) }
+			client := dial(t, serve(t, new(service), limited(lim, nil, grpclimit.Rule{Key: key, Cost: c.cost})...),
 				grpc.WithDefaultServiceConfig(retrying))
 			trailer, err := trailerOf(t, client)
 			assert.Equal(t, codes.ResourceExhausted, status.Code(err))
@@ -273,7 +269,6 @@ func TestMistakes(t *testing.T) {
 			grpclimit.Server(lim, nil, rule)
 		}()
 	}
-	assert.Panics(t, func() { grpclimit.Server(nil, nil) })
 	assert.Panics(t, func() { grpclimit.Server((*hostlimit.Limiter)(nil), nil) })
 	assert.Panics(t, func() { grpclimit.Server(lim, &grpclimit.Options{Exempt: []string{"x"}}) })
 	assert.Panics(t, func() { grpclimit.Client(lim, nil) })

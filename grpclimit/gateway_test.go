@@ -142,7 +142,6 @@ func TestConnectProtocol(t *testing.T) {
 	require.NoError(t, err)
 	web := httptest.NewServer(grpclimit.RetryAfterHandler(transcoder))
 	defer web.Close()
-	pass := func() { clock.pass(1500 * time.Millisecond) }
-	refused := refusedByConnect(t, web.Client(), web.URL, pass)
+	refused := refusedByConnect(t, web.Client(), web.URL, func() { clock.pass(1500 * time.Millisecond) })
 	assert.Equal(t, "59", refused.Meta().Get("Retry-After"), "%v", refused.Meta())
 }

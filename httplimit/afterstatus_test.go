@@ -36,24 +36,10 @@ func TestAfterStatus(t *testing.T) {
 			+12s
 			200: 200 200
 			401: 401 429`},
-		"refunds some rules": {
-			rules: []Rule{
-				{Key: ByIP(perAddress), Cost: 2, Refund: ServerError}, {Key: ByHeader(perKey, "X-Key"), Cost: 3},
-			},
-			script: `
-			500 k: 500
-			RateLimit: "address";r=5;t=12, "key";r=2;t=12
-			left address 5
-			left key 2
-			404 other: 404
-			left address 3`},
 		"locks out, counted":  {rules: lockOut(Rule{Count: AuthFailed}), script: locked},
 		"locks out, refunded": {rules: lockOut(Rule{Refund: succeeded}), script: locked},
 		"locks out with too little for the cost, counted": {rules: lockOut(Rule{Cost: 2, Count: AuthFailed}), script: `
 			401: 401 401 429
-			held login 1h0m0s`},
-		"locks out with too little at once": {rules: lockOut(Rule{Cost: 3}), script: `
-			401: 401 429
 			held login 1h0m0s`},
 		"enough for a smaller cost": {rules: lockOut(Rule{CostFunc: costing(4)}), script: `
 			401: 401 429

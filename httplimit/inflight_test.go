@@ -153,22 +153,22 @@ func TestInFlightStorm(t *testing.T) {
 // same key.
 func TestShadowInFlight(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1)})
-	for name, key := range map[string]stint.Key{"denied": perKey.Key("x"), "unlimited": off.Key("x")} {
-		find := func(*http.Request) (stint.Key, error) { return key, nil }
+	for _, name := range []stint.Name{perKey, off} { // denied, and unlimited
+		key := ByHeader(name, "X-Key")
 		var inner *httptest.ResponseRecorder
 		var h http.Handler
 		seen := &Options{Observers: []Observer{{Decisions: func(_ *http.Request, ds []rules.Decision) {
 			require.Equal(t, rules.InFlight{Limit: 1, Running: ds[0].InFlight.Running, Denied: inner != nil, Shadow: true},
 				ds[0].InFlight)
 		}}}}
-		h = Middleware(lim, seen, Rule{Key: find}, Rule{Key: find, InFlight: 1, Shadow: true})(
-			http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		h = Middleware(lim, seen, Rule{Key: key}, Rule{Key: key, InFlight: 1, Shadow: true})(http.HandlerFunc(
+			func(http.ResponseWriter, *http.Request) {
 				if inner == nil { // another request comes while this one runs
 					inner = httptest.NewRecorder()
-					h.ServeHTTP(inner, httptest.NewRequest("GET", "/", nil))
+					h.ServeHTTP(inner, withKey("x"))
 				}
 			}))
-		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		answerTo(h, withKey("x"))
 		require.NotContains(t, inner.Header().Get("RateLimit-Policy"), "concurrent", name)
 		require.NotContains(t, inner.Body.String(), "at the same time", name)
 	}

@@ -132,7 +132,6 @@ var fieldStyles = map[string]fieldStyle{
 	"secondary limit": retryAfter(up, "X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", "3600"),
 	"decimals":        retryAfter(func(d time.Duration) string { return fmt.Sprintf("%.9f", d.Seconds()+1e-9) }),
 	"Stripe":          always("Stripe-Rate-Limited-Reason", "global-rate"),
-	"none":            always(),
 }
 
 func (s *quotaServer) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -36,6 +36,7 @@ func TestCanonical(t *testing.T) {
 		{found: stint.Name(9).Key("a"), err: stint.ErrUnknownName},
 		{found: address.Key("::ffff:192.0.2.1"), want: address.Key("192.0.2.1")},
 		{found: address.Key("2001:db8::/64"), want: address.Key("2001:db8::")},
+		{found: address.Key("2001:db8::7/128"), want: address.Key("2001:db8::7")},
 		{found: address.Key("2001:db8::1/64"), err: stint.ErrInvalidID},
 		{found: address.Key("192.0.2.0/24"), err: stint.ErrInvalidID},
 		{found: address.Key(Unix), err: stint.ErrInvalidID},

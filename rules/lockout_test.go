@@ -12,23 +12,16 @@ import (
 
 // Each lock-out is twice as long as the one before, up to the longest.
 func TestGrowth(t *testing.T) {
-	for name, tc := range map[string]struct {
-		first, most time.Duration
-		want        []time.Duration
-	}{
-		"not a power of two": {time.Hour, 3 * time.Hour, []time.Duration{time.Hour, 2 * time.Hour, 3 * time.Hour}},
-		"the longest, twice": {time.Nanosecond << 61, 1<<63 - 1, []time.Duration{1 << 61, 1 << 62, 1<<63 - 1}},
-		"below one":          {time.Hour, time.Minute, []time.Duration{time.Hour, time.Hour}},
+	for g, want := range map[growth][]time.Duration{
+		{time.Hour, 3 * time.Hour}:            {time.Hour, 2 * time.Hour, 3 * time.Hour}, // not a power of two
+		{time.Nanosecond << 61, 1<<63 - 1}:    {1 << 61, 1 << 62, 1<<63 - 1},             // the longest, twice
+		{first: time.Hour, most: time.Minute}: {time.Hour, time.Hour},                    // below one
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := growth{tc.first, tc.most}
-			last := time.Duration(0)
-			for _, want := range tc.want {
-				last = g.next(last)
-				require.Equal(t, want, last)
-			}
-			require.Equal(t, max(tc.first, tc.most), g.next(last))
-		})
+		last := time.Duration(0)
+		for _, want := range append(want, max(g.first, g.most)) {
+			last = g.next(last)
+			require.Equal(t, want, last, "%v", g)
+		}
 	}
 }
 

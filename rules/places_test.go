@@ -121,8 +121,15 @@ func TestEnterEndsAtTheTurn(t *testing.T) {
 				}()
 				synctest.Wait()
 			}
-			go cancel()
-			go running.leave()
+			c := running.chain
+			c.mu.Lock()
+			cancel()
+			for range 10 { // the first one sees that its context has ended, and waits for the lock
+				runtime.Gosched()
+			}
+			running.entry.running--
+			running.entry.admit()
+			c.mu.Unlock()
 			if place := <-results[0]; place.taken() {
 				place.leave()
 			}

@@ -326,6 +326,11 @@ var tokenCases = map[string]func(e *env){
 		require.Equal(e, 8, passed(8, do, Request{ID: "a", Outcome: Broken}))
 		e.requireBoth(each, each)
 	},
+	"two rules, one of them refunded": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Cost: 2, Refund: true}, {Name: second}})
+		require.True(e, do(Request{ID: "a", Outcome: Broken}))
+		e.requireBoth(each, each-1)
+	},
 	"two rules of an empty total": func(e *env) {
 		if !e.kind.parent {
 			e.Skip("they have no total")
