@@ -93,7 +93,7 @@ func (e *ConfigError) Error() string {
 		place = e.File + ": "
 	}
 	if e.Label != "" {
-		place += e.Label + ": "
+		place += spell.Line(e.Label) + ": "
 	}
 	return place + strings.TrimPrefix(e.Err.Error(), "stint: ")
 }

@@ -24,7 +24,8 @@ import (
 type Store interface {
 	// Declare adds the names of the Limiter's limits. New and SetLimits call
 	// it. The error is ErrNameMismatch if the Store has another label for a
-	// number, or another number for a label.
+	// number, or another number for a label. A Store without labels returns nil:
+	// then nothing notices that a number has got another meaning.
 	Declare(names Names) error
 
 	// Load returns the TAT that was last saved for the key, or 0.

@@ -2,6 +2,7 @@ package stint
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"maps"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // NewMemStore returns an empty Store in memory: for tests, for simulations, and for
@@ -17,9 +20,10 @@ import (
 func NewMemStore() Store { return &memStore{tats: make(map[Key]int64)} }
 
 type memStore struct {
-	mu    sync.Mutex
-	tats  map[Key]int64
-	clock []byte // record of the clock
+	mu     sync.Mutex
+	tats   map[Key]int64
+	labels map[Name]string
+	clock  []byte // record of the clock
 }
 
 // Load implements Store.
@@ -73,8 +77,29 @@ func (s *memStore) SaveClock(record []byte) error {
 	return nil
 }
 
-// Declare implements Store. It takes all names.
-func (s *memStore) Declare(Names) error { return nil }
+// Declare implements Store.
+func (s *memStore) Declare(names Names) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	numbers := make(map[string]Name, len(s.labels))
+	for name, label := range s.labels {
+		numbers[label] = name
+	}
+	for name, spec := range names {
+		number, known := numbers[spec.Label]
+		if has, taken := s.labels[name]; taken && has != spec.Label || known && number != name {
+			return fmt.Errorf("%w: %d is %s, and was declared before as another label, or it as another number",
+				ErrNameMismatch, name, spell.Quote(spec.Label))
+		}
+	}
+	if s.labels == nil {
+		s.labels = make(map[Name]string, len(names))
+	}
+	for name, spec := range names {
+		s.labels[name] = spec.Label
+	}
+	return nil
+}
 
 // Maintain implements Store. It needs no upkeep.
 func (s *memStore) Maintain(time.Time) error { return nil }

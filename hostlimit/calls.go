@@ -253,7 +253,8 @@ func (m methods) Stats() stint.Stats {
 
 // Snapshot is stint.Limiter.Snapshot. A guest makes another connection for it,
 // which the owner refuses with ErrRefused if it has MaxGuests already. A copy that
-// has begun is not repeated if the owner goes, and Close does not end it.
+// has begun is not repeated if the owner goes, and Close does not end it. If w stalls
+// for five seconds, the owner ends it.
 func (m methods) Snapshot(w io.Writer) (int64, error) {
 	out := &counter{w: w}
 	c := wire.Call{Op: wire.OpSnapshot, Writer: out}

@@ -24,6 +24,9 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkLabels(names); err != nil {
+		return nil, err
+	}
 	p, err := placeOf(path)
 	if err != nil {
 		return nil, err

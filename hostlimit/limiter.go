@@ -198,10 +198,15 @@ func (l *Limiter) Durability() stint.Durability { return l.opts.LimiterOptions.D
 // SetLimits puts other limits of this process in force, as
 // stint.Limiter.SetLimits does. Other processes keep theirs. In a guest the
 // limits of totals and floors stay those of the owner, until this process becomes
-// the owner.
+// the owner. A guest's smaller limit does not cut buckets down, because another
+// process may have emptied them under a larger one: they wait for as long as they
+// did under that.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("hostlimit: SetLimits: no limits")
+	}
+	if err := checkLabels(limits.Names()); err != nil {
+		return err
 	}
 	with := limits
 	return l.change(func(own *stint.Limits) (_ *stint.Limits, err error) {
@@ -211,6 +216,17 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		with, err = l.withPlans(limits)
 		return with, err
 	}, func(o *stint.Limiter) error { return o.SetLimits(with) }, func(*stint.Limits) { l.base = limits })
+}
+
+// checkLabels returns an error for a label that the protocol cannot carry.
+func checkLabels(names stint.Names) error {
+	for name, spec := range names {
+		if len(spec.Label) > wire.MaxLabel {
+			return fmt.Errorf("hostlimit: the label of Name %d has %d bytes, want at most %d", name, len(spec.Label),
+				wire.MaxLabel)
+		}
+	}
+	return nil
 }
 
 // SetOverrides is stint.Limiter.SetOverrides, for the limits of this process.

@@ -279,3 +279,22 @@ func TestTransportOfAGuest(t *testing.T) {
 	}
 	require.Equal(t, 1, asked)
 }
+
+// A label that the protocol cannot carry is refused, by the first process too.
+func TestLongLabel(t *testing.T) {
+	long, err := stint.NewLimits(stint.Names{1: {Label: strings.Repeat("x", 1025), Limit: stint.PerHour(10)}})
+	require.NoError(t, err)
+	const want = "the label of Name 1 has 1025 bytes, want at most 1024"
+	path := filePath(t)
+	_, err = Open(path, long, nil)
+	require.ErrorContains(t, err, want)
+	_, err = Dial(path, long.Names(), nil)
+	require.ErrorContains(t, err, want)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	require.ErrorContains(t, owner.SetLimits(long), want)
+	l, err := stint.New(stint.NewMemStore(), long, nil)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = Serve(l, filePath(t), nil)
+	require.ErrorContains(t, err, want)
+}

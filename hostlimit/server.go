@@ -52,6 +52,9 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 	if l == nil {
 		return nil, errors.New("hostlimit: Serve: no limiter")
 	}
+	if err := checkLabels(l.Limits().Names()); err != nil {
+		return nil, err
+	}
 	p, err := placeOf(path)
 	if err != nil {
 		return nil, err

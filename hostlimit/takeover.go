@@ -36,6 +36,9 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if limits == nil {
 		return nil, errors.New("hostlimit: Open: no limits")
 	}
+	if err := checkLabels(limits.Names()); err != nil {
+		return nil, err
+	}
 	p, err := placeOf(path)
 	if err != nil {
 		return nil, err

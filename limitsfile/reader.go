@@ -143,7 +143,7 @@ func find(node *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 
 // readGroup reads the entry of a group: its name, its ids, and its limits.
 func (r *reader) readGroup(group, entry *yaml.Node) {
-	where := "group " + group.Value
+	where := "group " + spell.Line(group.Value)
 	if group.Value == "" || group.Tag == "!!null" {
 		where = "group"
 		r.failNode(group, where, "group is empty, want the group's name")

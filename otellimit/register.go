@@ -139,6 +139,7 @@ type limitSeries struct {
 	label                string
 	all, allowed, denied []metric.ObserveOption
 	borrowed             int64 // most that was reported
+	spent                int64 // allowed decisions at the last report
 }
 
 // with returns the option of a series with attributes.
@@ -212,7 +213,10 @@ func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.Li
 		if r.names[name].Parent != 0 {
 			// Stats reads the floor a moment after the class, so Borrowed may fall.
 			// A counter that falls looks like a restart.
-			s.borrowed = max(s.borrowed, c.Borrowed)
+			if c.Allowed < s.spent { // it is a restart
+				s.borrowed = 0
+			}
+			s.borrowed, s.spent = max(s.borrowed, c.Borrowed), c.Allowed
 			o.ObserveInt64(r.borrowed, s.borrowed, s.all...)
 		}
 	}

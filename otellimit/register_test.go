@@ -127,6 +127,10 @@ func TestRegisterChanges(t *testing.T) {
 	s.stats.Limits[class] = stint.LimitStats{Allowed: 9, Borrowed: 6}
 	assert.Equal(t, map[string]float64{"stint.limit=class": 7}, series(t, collect(t, reader)["stint.borrowed"]))
 
+	s.stats.Limits[class] = stint.LimitStats{Allowed: 3, Borrowed: 2} // of the next process that owns the file
+	assert.Equal(t, map[string]float64{"stint.limit=class": 2}, series(t, collect(t, reader)["stint.borrowed"]))
+	s.stats.Limits[class] = stint.LimitStats{Allowed: 9, Borrowed: 7}
+
 	s.limits = newLimits(t, stint.Names{perAddress: {Label: "address", Limit: stint.Unlimited}})
 	decisions := series(t, collect(t, reader)["stint.decisions"])
 	assert.Equal(t, 9., decisions["stint.decision=allowed,stint.limit=class"], "%v", decisions)

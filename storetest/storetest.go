@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -46,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) stint.Store) {
 		{"all of many, while saved to", testAllWhileSaved},
 		{"from many goroutines", testGoroutines},
 		{"snapshot", testSnapshot},
+		{"names", testNames},
 		{"clock", testClock},
 		{"room", testRoom},
 	} {
@@ -319,4 +321,21 @@ func testRoom(s *store) {
 	if n := p.Room(); n < 1 {
 		s.t.Fatalf("there is room for %d buckets: want 1 at least", n)
 	}
+}
+
+// If the Store has labels, a number keeps its label, and a label its number. After
+// ErrNameMismatch no name of the call is declared.
+func testNames(s *store) {
+	for _, wrong := range []stint.Names{
+		{1: {Label: "another"}, 3: {Label: "three"}},
+		{3: {Label: "one"}, 4: {Label: "three"}},
+	} {
+		switch err := s.Declare(wrong); {
+		case err == nil && wrong[1].Label != "":
+			s.t.Skip("it has no labels")
+		case !errors.Is(err, stint.ErrNameMismatch):
+			s.t.Fatalf("Declare %v: want ErrNameMismatch, got %v", wrong, err)
+		}
+	}
+	s.ok(s.Declare(stint.Names{1: {Label: "one"}, 5: {Label: "three"}}))
 }

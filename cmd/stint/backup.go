@@ -38,12 +38,15 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 		snapshotter
 		io.Closer
 	}
-	store, owner, err := openOrAsk(f, f.openToReadWithin)
+	if to == "-" { // of a copy: a reader that stalls would break off what a program sends
+		from, err = f.look()
+	} else if store, owner, err1 := openOrAsk(f, f.openToReadWithin); owner != nil {
+		from = owner
+	} else {
+		from, err = store, err1
+	}
 	if err != nil {
 		return err
-	}
-	if from = store; owner != nil {
-		from = owner
 	}
 	defer func() { err = errors.Join(err, failed(from.Close())) }()
 	ctx, stop := untilInterrupted(cmd) // before there is a file that would be left behind

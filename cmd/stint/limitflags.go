@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -249,5 +250,9 @@ func labels(numbers map[string]stint.Name) string {
 	if len(numbers) == 0 {
 		return "none"
 	}
-	return strings.Join(slices.Sorted(maps.Keys(numbers)), ", ")
+	all := slices.Sorted(maps.Keys(numbers))
+	for i, label := range all {
+		all[i] = spell.Line(label)
+	}
+	return strings.Join(all, ", ")
 }

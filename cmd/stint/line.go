@@ -110,6 +110,10 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 				err = l.leaveAt(store, owner)
 			}
 		case <-signals: // the turn stays in the file
+		case <-time.After(leaveTimeout):
+		}
+		if errors.Is(err, stint.ErrLocked) {
+			err = nil
 		}
 		return 0, errors.Join(errNotRun, err)
 	}
@@ -244,12 +248,20 @@ func (l *waiter) setLast(store dbfile.Store, turn int64) error {
 // leave gives up the turn. Later turns do not move. While a program has the
 // file, there is nothing to give up, because the queue is the program's.
 func (l *waiter) leave() error {
-	store, owner, err := openOrAsk(&l.f.db, l.f.db.openExistingWithin)
-	if err != nil {
+	db := l.f.db
+	db.lockTimeout = min(db.lockTimeout, leaveTimeout)
+	store, owner, err := openOrAsk(&db, db.openExistingWithin)
+	if errors.Is(err, stint.ErrLocked) {
+		return nil // the turn stays in the file
+	} else if err != nil {
 		return err
 	}
 	return l.leaveAt(store, owner)
 }
+
+// leaveTimeout is how long an interrupted process waits for the file, to give its
+// turn up.
+const leaveTimeout = time.Second
 
 // leaveAt is leave at the open file, or at the program that has it.
 func (l *waiter) leaveAt(store dbfile.Store, owner *hostlimit.Limiter) error {

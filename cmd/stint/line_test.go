@@ -78,8 +78,13 @@ func TestTurnOfInterrupted(t *testing.T) {
 	signals <- os.Interrupt
 	require.NoError(t, other.Close())
 	require.ErrorIs(t, <-ended, errInterrupted)
-	_, delay := place()
+	l, delay := place()
 	require.InDelta(t, want, delay, float64(time.Minute))
+
+	other, err = l.f.db.open()
+	require.NoError(t, err)
+	require.NoError(t, l.leave(), "it leaves its turn to a process that has the file")
+	require.NoError(t, other.Close())
 }
 
 // Each step opens the file anew, as in a process of its own.

@@ -230,6 +230,7 @@ func TestServeMemory(t *testing.T) {
 		"largest":    strings.Repeat("*2\r\n$4\r\nECHO\r\n$16000\r\n"+strings.Repeat("x", 16000)+"\r\n", 20),
 		"incomplete": "*64\r\n" + strings.Repeat("$200\r\n"+strings.Repeat("x", 200)+"\r\n", 63),
 		"docs":       strings.Repeat("COMMAND DOCS\n", 3000),
+		"exec":       "MULTI\n" + strings.Repeat("COMMAND\n", 500) + "EXEC\n",
 		"name": encoded("CLIENT SETNAME "+strings.Repeat("n", 16_000)) +
 			encoded("HELLO 2 SETNAME "+strings.Repeat("n", 16_000)) + keys.String(),
 	} {

@@ -67,7 +67,12 @@ func (c *serveConn) exec(_ [][]byte) {
 	default:
 		c.out.Array(len(t.queued))
 		for _, command := range t.queued {
-			c.do(command)
+			if c.do(command); len(c.out.Buf) >= mostUnsent {
+				c.decide()
+				if c.send() != nil { // the connection is broken, and the next send says so
+					return
+				}
+			}
 		}
 		c.decide()
 	}

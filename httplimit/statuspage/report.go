@@ -109,7 +109,7 @@ func (p *Page) report() *report {
 	p.sampling.Lock()
 	defer p.sampling.Unlock()
 	now := p.lim.Now()
-	if p.made != nil && now.Sub(p.madeAt) < time.Second {
+	if p.made != nil && !isDue(now, p.madeAt) {
 		return p.made
 	}
 	st := p.lim.Stats()

@@ -338,3 +338,29 @@ func TestReportBlocked(t *testing.T) {
 	require.EqualValues(t, 3, denied[0].Denied)
 	require.Equal(t, "never", waitText(denied[0].RetryAfter))
 }
+
+// A clock that is behind, as that of the next owner of a file may be, stops neither
+// the report nor the charts.
+func TestReportClockBehind(t *testing.T) {
+	lim, clock := newLimiter(t, nil, nil)
+	p := New(lim, nil)
+	for _, back := range []time.Duration{0, time.Hour} {
+		clock.pass(time.Minute)
+		before := p.report()
+		clock.pass(-back)
+		for range 5 {
+			_, err := lim.Spend(perKey.Key(back.String()), 1)
+			require.NoError(t, err)
+		}
+		clock.pass(2 * time.Second)
+		after := p.report()
+		require.True(t, clock.now().Equal(after.Time), "it is of %v", after.Time)
+		require.EqualValues(t, before.limit("key").Allowed+5, after.limit("key").Allowed)
+	}
+	clock.pass(slotLen)
+	var sum float64
+	for _, perSecond := range p.report().limit("key").AllowedHistory {
+		sum += perSecond * slotLen.Seconds()
+	}
+	require.InDelta(t, 5, sum, 0.01, "the charts begin anew")
+}

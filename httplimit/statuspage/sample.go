@@ -30,7 +30,7 @@ func (p *Page) observe(_ *http.Request, ds []rules.Decision) {
 func (p *Page) count(now time.Time, ds []rules.Decision) (due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	due = now.Sub(p.looked) >= time.Second
+	due = isDue(now, p.looked)
 	for i := range ds {
 		d := &ds[i]
 		name := d.RuleKey.Name
@@ -72,8 +72,12 @@ func (p *Page) count(now time.Time, ds []rules.Decision) (due bool) {
 // since then. The caller holds sampling.
 func (p *Page) sampleLocked(now time.Time, st stint.Stats) {
 	from, counts := p.looked, st.Limits
-	if now.Sub(from) < time.Second || st.Err != nil {
+	if !isDue(now, from) || st.Err != nil {
 		return
+	}
+	if now.Before(from) { // the charts begin anew by the other clock
+		from = now.Add(-time.Second)
+		clear(p.charts)
 	}
 	p.mu.Lock()
 	observed := p.early
@@ -92,6 +96,10 @@ func (p *Page) sampleLocked(now time.Time, st stint.Stats) {
 	}
 	p.before = counts
 }
+
+// isDue reports whether a second has passed since the last time. It has, too, if the
+// clock is behind: it may be that of the next owner of the file.
+func isDue(now, last time.Time) bool { return now.Before(last) || now.Sub(last) >= time.Second }
 
 // entry returns the value of a name, and adds a zero one if there is none.
 func entry[T any](m map[stint.Name]*T, name stint.Name) *T {

@@ -21,12 +21,13 @@ type topK struct {
 }
 
 func (t *topK) add(now time.Time, key stint.Key, n int64) {
-	if age := now.Sub(t.since); age >= generation {
-		t.previous = t.current
-		if age >= 2*generation {
-			t.previous = counters{}
-		}
-		t.current, t.since = counters{}, now
+	switch age := now.Sub(t.since); {
+	case age < 0: // the clock is behind
+		t.since = now
+	case age >= 2*generation:
+		t.current, t.previous, t.since = counters{}, counters{}, now
+	case age >= generation:
+		t.current, t.previous, t.since = counters{}, t.current, t.since.Add(generation)
 	}
 	t.current.add(key, n)
 }
@@ -35,11 +36,15 @@ func (t *topK) add(now time.Time, key stint.Key, n int64) {
 // bound.
 func (t *topK) counts(now time.Time) []counter {
 	sum := make(map[stint.Key]int64)
-	if now.Sub(t.since) < 2*generation {
-		for _, cs := range []*counters{&t.current, &t.previous} {
-			for _, c := range cs.all {
-				sum[c.key] += c.n - c.over
-			}
+	shown := []*counters{&t.current, &t.previous}
+	if age := now.Sub(t.since); age >= 2*generation {
+		shown = nil
+	} else if age >= generation {
+		shown = shown[:1] // it is the previous one now
+	}
+	for _, cs := range shown {
+		for _, c := range cs.all {
+			sum[c.key] += c.n - c.over
 		}
 	}
 	all := make([]counter, 0, len(sum))

@@ -83,3 +83,23 @@ func TestTopK(t *testing.T) {
 		}
 	})
 }
+
+// Denials are shown for ten minutes at most, and those of the last five always.
+func TestGenerations(t *testing.T) {
+	var top topK
+	key, began := perKey.Key("x"), time.Unix(0, 0)
+	shown := func(at time.Duration) (n int64) {
+		for _, c := range top.counts(began.Add(at)) {
+			n += c.n
+		}
+		return n
+	}
+	last := 10*time.Minute - time.Second
+	top.add(began, key, 50)
+	top.add(began.Add(last), key, 1)
+	require.EqualValues(t, 51, shown(last))
+	require.EqualValues(t, 1, shown(last+5*time.Minute-time.Second))
+	require.Zero(t, shown(2*last))
+	top.add(began, key, 1) // by a clock that is behind
+	require.EqualValues(t, 52, shown(0))
+}

@@ -42,6 +42,14 @@ func Quote(s string) string {
 	return strconv.Quote(s)
 }
 
+// Line returns s, in quotes if it has characters that a line of text cannot show.
+func Line(s string) string {
+	if quoted := strconv.Quote(s); quoted[1:len(quoted)-1] != s {
+		return Quote(s)
+	}
+	return s
+}
+
 // Int returns an integer in its plain decimal spelling.
 func Int(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)

@@ -53,3 +53,12 @@ func FuzzPeriod(f *testing.F) {
 		}
 	})
 }
+
+func TestLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"Logins": "Logins", "Anfragen pro Tag, höchstens": "Anfragen pro Tag, höchstens",
+		"a\nb": `"a\nb"`, "a\x1b[2J": `"a\x1b[2J"`, `a"b`: `"a\"b"`,
+	} {
+		require.Equal(t, want, Line(text))
+	}
+}

@@ -64,8 +64,8 @@ func (c *Call) Check() error {
 			return err
 		}
 	}
-	if n := len(c.Label); n > maxLabel {
-		return fmt.Errorf("%w: a label of %d bytes, want at most %d", ErrTooLong, n, maxLabel)
+	if n := len(c.Label); n > MaxLabel {
+		return fmt.Errorf("%w: a label of %d bytes, want at most %d", ErrTooLong, n, MaxLabel)
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ func (c *Call) Read(o Op, r *Body) error {
 	case OpDeclare:
 		c.Names, _ = r.Names()
 	case OpNumber:
-		c.Label = string(r.bytes(maxLabel))
+		c.Label = string(r.bytes(MaxLabel))
 	case OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
 	default:
 		return fmt.Errorf("%w: op %d", ErrMessage, o)

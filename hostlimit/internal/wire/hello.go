@@ -63,7 +63,7 @@ func (r *Body) Names() (names []Named, more bool) {
 	name := func() stint.Name { return stint.Name(r.uint(math.MaxUint16)) }
 	more = r.bool()
 	for range r.uint(math.MaxUint16) {
-		n := Named{Name: name(), Shared: r.bool(), Label: string(r.bytes(maxLabel))}
+		n := Named{Name: name(), Shared: r.bool(), Label: string(r.bytes(MaxLabel))}
 		n.Parent, n.Floor = name(), name()
 		if r.bad {
 			return nil, false

@@ -20,7 +20,9 @@ const (
 	// MaxID is the largest number of bytes in an id.
 	MaxID = 512
 
-	maxLabel = 1 << 10
+	// MaxLabel is the largest number of bytes in a label.
+	MaxLabel = 1 << 10
+
 	maxLimit = 200 // bytes of a limit's text
 )
 
