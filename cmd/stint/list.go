@@ -41,8 +41,8 @@ be full last, or whose hold or queue ends last. --top N --by fill shows the N bu
 part of their burst left, so their limits must be given.
 
 If there are no buckets, a message on stderr says so. The file does not change. A missing file is an
-error, not an empty list. If a program has the file open, the list has the program's buckets as they
-are now, and shows what is left by the program's limits, unless the flags give others.
+error, not an empty list. If a program has the file open, the list has the buckets of the program's
+limits as they are now, and shows what is left by these limits, unless the flags give others.
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
 and reset_after_ns. A held bucket also has held_ns. A bucket with a queue (a waiting line) has line_ns,

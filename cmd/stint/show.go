@@ -21,6 +21,7 @@ type showFlags struct {
 	db     dbFlags
 	limits limitFlags
 	json   bool
+	pid    int // of the program that answered; 0 if the file did
 }
 
 func newShow() *cobra.Command {
@@ -141,7 +142,7 @@ func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found [
 	case err != nil:
 		return nil, err
 	case owner != nil:
-		*now = owner.Now()
+		*now, f.pid = owner.Now(), owner.OwnerPID()
 		found, err := f.ask(owner, id)
 		return found, errors.Join(err, failed(owner.Close()))
 	}
@@ -157,9 +158,9 @@ func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found [
 
 // ask returns the buckets that a running program has of the id.
 func (f *showFlags) ask(owner *hostlimit.Limiter, id string) (found []*shown, err error) {
-	labels, pid := labelsOf(owner), owner.OwnerPID()
+	labels := labelsOf(owner)
 	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
-		return nil, notDeclared{f.limits.name, pid, labels}
+		return nil, notDeclared{f.limits.name, f.pid, labels}
 	}
 	for name, label := range labels {
 		if f.limits.name != "" && label != f.limits.name {
@@ -172,7 +173,7 @@ func (f *showFlags) ask(owner *hostlimit.Limiter, id string) (found []*shown, er
 			return nil, failed(err)
 		}
 		if one := asked(label, b, owner.Now()); !one.idle() || f.limits.name != "" {
-			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("from process %d", pid)})
+			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("from process %d", f.pid)})
 		}
 	}
 	return found, nil
@@ -228,7 +229,11 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		if f.limits.name != "" {
 			of = " of " + display.Printable(f.limits.name)
 		}
-		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back\n", display.Printable(id), of)
+		by := ""
+		if f.pid != 0 {
+			by = fmt.Sprintf(", by the limits that process %d has", f.pid)
+		}
+		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back%s\n", display.Printable(id), of, by)
 		return err
 	}
 	for _, b := range found {
