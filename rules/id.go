@@ -76,7 +76,10 @@ func (d *declared) key(found stint.Key) (stint.Key, error) {
 // is set, the id Unix is good for any limit. If locksOut is set, a rule locks out, and
 // an id under which lock-outs are counted is refused.
 func (d *declared) canonical(found stint.Key, unix, locksOut bool) (stint.Key, error) {
-	key, err := d.spelled(found, unix)
+	key, err := d.key(found)
+	if err != nil {
+		key, err = d.otherKey(found, unix, err)
+	}
 	if err == nil && locksOut && IsLockOutCount(key) {
 		return stint.Key{}, fmt.Errorf("%w %.80q: want an id that does not end in %q",
 			stint.ErrInvalidID, found.ID, countSuffix)
@@ -84,10 +87,10 @@ func (d *declared) canonical(found stint.Key, unix, locksOut bool) (stint.Key, e
 	return key, err
 }
 
-func (d *declared) spelled(found stint.Key, unix bool) (stint.Key, error) {
-	key, err := d.key(found)
+// otherKey is canonical for an id that the limit refuses with err.
+func (d *declared) otherKey(found stint.Key, unix bool, err error) (stint.Key, error) {
 	if !errors.Is(err, stint.ErrInvalidID) {
-		return key, err
+		return stint.Key{}, err
 	}
 	if found.ID == Unix && unix {
 		return found, nil
@@ -98,5 +101,5 @@ func (d *declared) spelled(found stint.Key, unix bool) (stint.Key, error) {
 			return asAddress, nil
 		}
 	}
-	return key, err
+	return stint.Key{}, err
 }
