@@ -535,6 +535,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 	const ahead = 32 // cache lines that are being fetched
 	var asks [ahead]ask
 	var answers answers
+	shares := l.hasShares.Load()
 	now := l.clock.Now()
 	for first := 0; first < len(reqs); first += ahead {
 		part := reqs[first:min(first+ahead, len(reqs))]
@@ -544,7 +545,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if r.Mode == CheckOnly {
 				a.op = opCheck
 			}
-			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode < UpTo && !l.isShare(r.Key.Name) {
+			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode < UpTo && !(shares && l.isShare(r.Key.Name)) {
 				a.located = l.locate(r.Key)
 				a.lane = l.cache.Lane(a.hash)
 				a.shard.Prefetch(a.hash)
