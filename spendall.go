@@ -38,14 +38,13 @@ const (
 // its own Durability, and may differ from request to request: a bucket is one
 // number, whatever the limits are. Each request is held to its own limit, and all
 // together spend no more than the largest allows, if all of them follow the same
-// calendar, or none follows one. A bucket that was emptied
-// under a larger limit has no tokens for a smaller one until its ResetAfter is
-// less than the smaller one's Tolerance. A bucket that is read from the file is
-// cut down to the larger of the given and the configured limit: what a still
-// larger one used beyond that is forgotten, unless the limit is a quota that
-// follows the calendar. A Check does so, too, and so does the first request after
-// a change of the configured limit, even in memory. Stats count such a request
-// like others.
+// calendar, or none follows one. A bucket that was emptied under a larger limit
+// has no tokens for a smaller one until its ResetAfter is less than the smaller
+// one's Tolerance. A bucket that is read from the file is cut down to the larger
+// of the given and the configured limit: what a still larger one used beyond that
+// is forgotten, unless the limit is a quota that follows the calendar. A Check does
+// so, too, and so does the first request after a change of the configured limit,
+// even in memory. Stats count such a request like others.
 //
 // If the Limit is not the configured one, a Leased limit commits every request
 // as a Synced one does. A mistake in it is a ConfigError, and nothing is spent.
