@@ -21,9 +21,9 @@ const mostQuota = 1_000_000_000_000
 // A bucket of such a limit keeps what was used until its period ends, and is
 // full then: nothing returns in between. If a smaller quota comes and goes in that
 // time, what was used stays used. n is at most 10¹². Such a limit has no
-// queue and no other burst, so Reserve returns errors.ErrUnsupported. It is not for totals
-// and shares. If a rate should spread the quota over its period, ask both limits
-// in one SpendAll.
+// queue and no other burst, so Reserve returns errors.ErrUnsupported. It is not for
+// totals and shares. If a rate should spread the quota over its period, ask both
+// limits in one SpendAll.
 func EachHour(n int64, zone *time.Location) Limit { return each(calendar.Hour, n, zone) }
 
 // EachDay returns a quota of n tokens that is full again at each midnight in the

@@ -18,8 +18,9 @@ import (
 // methods may be called from any number of goroutines.
 type Limiter struct {
 	// Locks, in this order: declareMu, limitsMu, those of package cache, plansMu.
-	// statsMu and the mutexes of given and lines come last, and no other is taken
-	// while one of them is held.
+	// statsMu and the mutexes of given, of lines and of rulebooks come last, and no
+	// other is taken while one of them is held.
+
 	opts      Options
 	cache     *cache.Cache
 	clock     *clock.Clock

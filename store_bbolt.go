@@ -28,8 +28,8 @@ type boltStore struct {
 // leaves none. It enters the names that the file does not have. docs/format.md
 // describes the file. The Store is also a ClockStore, a PacedStore and a
 // FileStore. Of the Options, LockTimeout, ErrorIfNotExists, ReadOnly and MaxResident
-// count: one flush may save MaxResident buckets. The errors are ErrLocked, ErrCorrupt, ErrFormat, ErrNameMismatch, or
-// the operating system's.
+// count: one flush may save MaxResident buckets. The errors are ErrLocked,
+// ErrCorrupt, ErrFormat, ErrNameMismatch, or the operating system's.
 //
 // Each call that meets damage returns ErrCorrupt, and other calls go on. If
 // damage makes bbolt panic, every later call returns that error, and this

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/stint-go/stint/internal/spell"
 )
 
 // NewMemStore returns an empty Store in memory: for tests, for simulations, and for
@@ -87,9 +85,11 @@ func (s *memStore) Declare(names Names) error {
 	}
 	for name, spec := range names {
 		number, known := numbers[spec.Label]
-		if has, taken := s.labels[name]; taken && has != spec.Label || known && number != name {
-			return fmt.Errorf("%w: %d is %s, and was declared before as another label, or it as another number",
-				ErrNameMismatch, name, spell.Quote(spec.Label))
+		switch has, taken := s.labels[name]; {
+		case taken && has != spec.Label:
+			return fmt.Errorf("%w: name %d is %q in the store, and declared as %q", ErrNameMismatch, name, has, spec.Label)
+		case known && number != name:
+			return fmt.Errorf("%w: %q is name %d in the store, and declared as %d", ErrNameMismatch, spec.Label, number, name)
 		}
 	}
 	if s.labels == nil {

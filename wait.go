@@ -222,13 +222,13 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // was slow: rules.Client tells a quota that is used up from that. Wait also
 // waits for a commit, up to Options.CommitTimeout, even if ctx ends. The tokens
 // are returned then, too: whenever Wait returns the error of ctx, nothing stays
-// spent, with the one exception below. Other errors are those of Reserve,
-// without errCalendar.
+// spent, with the one exception below. Other errors are those of Reserve; a quota
+// that follows the calendar is none.
 //
 // For a quota that follows the calendar, Wait waits for the next period, and asks
 // each minute, and when limits change, whether there are tokens earlier. Callers of
-// Wait come first, first served among themselves.
-// Spend does not queue behind them: what is left of a period would be lost.
+// Wait come first, first served among themselves. Spend does not queue behind them:
+// what is left of a period would be lost.
 //
 // If a limit with a queue becomes such a quota, all that waits is charged at
 // once, and still goes when its turn comes. If ctx ends before that, the tokens
@@ -253,10 +253,11 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 		return 0, err
 	}
 	var r *reservation
-	if !req.Limit.isZero() || !l.lines.wait(key) { // nobody waits for the period of a limit that has gone
+	inLine := req.Limit.isZero() && l.lines.waits(key) // callers wait for a period, of an earlier limit perhaps
+	if !inLine {
 		r, err = l.reserve(req, within(ctx))
 	}
-	if r == nil && (err == nil || errors.Is(err, errCalendar)) {
+	if inLine || errors.Is(err, errCalendar) {
 		if r, spent, err = l.waitForPeriod(ctx, req); r == nil {
 			return spent, err
 		}
@@ -360,8 +361,8 @@ func (ls *lines) enter(l *Limiter) bool {
 	return true
 }
 
-// wait reports whether callers wait for a key.
-func (ls *lines) wait(key Key) bool {
+// waits reports whether callers wait for a key.
+func (ls *lines) waits(key Key) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.byKey[key]) > 0

@@ -725,3 +725,32 @@ func TestIgnoredMode(t *testing.T) {
 		require.ErrorContains(t, r.DoEach(t.Context(), []Request{req}, make([]Decision, 1)), "there is no Mode")
 	}
 }
+
+// A larger quota serves who waits for the next period at once.
+func TestWaitForLargerQuota(t *testing.T) {
+	day := func(n int64) *Limits { return limitsOf(t, Names{1: {Label: "a", Limit: EachDay(n, nil)}}, nil) }
+	key := Name(1).Key("x")
+	for name, change := range map[string]func(l *Limiter) error{
+		"SetLimits":    func(l *Limiter) error { return l.SetLimits(day(2)) },
+		"SetOverrides": func(l *Limiter) error { return l.SetOverrides(Override{Key: key, Limit: EachDay(2, nil)}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, err := New(NewMemStore(), day(1), &Options{Now: time.Now})
+				require.NoError(t, err)
+				defer l.Close()
+				require.True(t, l.Allow(key))
+				served := make(chan error)
+				go func() {
+					_, err := l.Wait(t.Context(), key.Cost(1))
+					served <- err
+				}()
+				synctest.Wait()
+				begun := time.Now()
+				require.NoError(t, change(l))
+				require.NoError(t, <-served)
+				require.Zero(t, time.Since(begun))
+			})
+		})
+	}
+}

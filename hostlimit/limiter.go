@@ -238,9 +238,9 @@ func checkLabels(names stint.Names) error {
 // the same plan, and each would convert it once more.
 //
 // In a guest the limits of totals and floors are the owner's. So the error is
-// errors.ErrUnsupported if limits has another one than the owner for such a Name, and
-// ErrNoOwner if the owner cannot be asked. Nothing was done then. If all processes
-// change to the same plan, the guests can do so once the owner has it.
+// errors.ErrUnsupported if limits has another one than the owner for such a Name,
+// and ErrNoOwner if the owner cannot be asked. Nothing was done then. If all
+// processes change to the same plan, the guests can do so once the owner has it.
 func (l *Limiter) SetOverrides(overrides ...stint.Override) error {
 	return l.change(func(own *stint.Limits) (*stint.Limits, error) {
 		with, err := own.With(overrides...)

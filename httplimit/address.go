@@ -59,7 +59,7 @@ func (c ClientAddress) ByIP(name stint.Name) KeyFunc {
 		switch {
 		case addr.Is4():
 			if host, _, _ := strings.Cut(r.RemoteAddr, ":"); peer && strings.Contains(host, ".") {
-				return name.Key(host), nil // netip reads no other spelling
+				return name.Key(host), nil // netip reads an IPv4 address in no other spelling
 			}
 			return name.Key(addr.String()), nil
 		case addr.IsValid():

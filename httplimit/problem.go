@@ -55,7 +55,7 @@ func problemOf(err error) *problem {
 	return &unavailable
 }
 
-// deny answers a request that a rule has denied.
+// deny answers a request that a rule has denied, with the fields of its limits.
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d stint.Decision) {
 	if m.opts.Denied == nil {
 		forgetContent(w.Header())

@@ -95,8 +95,8 @@ type Rule[R Request, O any] struct {
 	// id with " lock-outs" added, and one on that id with the same suffix, which
 	// Buckets lists. Reset of the id ends a lock-out, but does not forget its
 	// length: for that, reset the id with one suffix too. A request with such a
-	// longer id does not pass a rule with LockOut. A Shared limit has no id, so its lock-outs do not
-	// grow.
+	// longer id does not pass a rule with LockOut. A Shared limit has no id, so its
+	// lock-outs do not grow.
 	LockOutMax time.Duration
 
 	// InFlight bounds how many requests with the same Key may run at the same

@@ -326,14 +326,14 @@ func testRoom(s *store) {
 // If the Store has labels, a number keeps its label, and a label its number. After
 // ErrNameMismatch no name of the call is declared.
 func testNames(s *store) {
+	if s.Declare(stint.Names{1: {Label: "another"}}) == nil {
+		s.t.Skip("it has no labels")
+	}
 	for _, wrong := range []stint.Names{
 		{1: {Label: "another"}, 3: {Label: "three"}},
 		{3: {Label: "one"}, 4: {Label: "three"}},
 	} {
-		switch err := s.Declare(wrong); {
-		case err == nil && wrong[1].Label != "":
-			s.t.Skip("it has no labels")
-		case !errors.Is(err, stint.ErrNameMismatch):
+		if err := s.Declare(wrong); !errors.Is(err, stint.ErrNameMismatch) {
 			s.t.Fatalf("Declare %v: want ErrNameMismatch, got %v", wrong, err)
 		}
 	}

@@ -29,3 +29,14 @@ func TestGobStore(t *testing.T) {
 		return s
 	})
 }
+
+// The Stores of this module have labels, so that Run does not skip the names.
+func TestLabels(t *testing.T) {
+	file, err := stint.OpenBolt(filepath.Join(t.TempDir(), "labels.db"), nil, nil)
+	require.NoError(t, err)
+	for _, store := range []stint.Store{stint.NewMemStore(), file} {
+		require.NoError(t, store.Declare(stint.Names{1: {Label: "one"}}))
+		require.ErrorIs(t, store.Declare(stint.Names{1: {Label: "another"}}), stint.ErrNameMismatch)
+		require.NoError(t, store.Close())
+	}
+}

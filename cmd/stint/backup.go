@@ -34,17 +34,7 @@ The copy is an ordinary file of stint.`,
 }
 
 func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
-	var from interface {
-		snapshotter
-		io.Closer
-	}
-	if to == "-" { // of a copy: a reader that stalls would break off what a program sends
-		from, err = f.look()
-	} else if store, owner, err1 := openOrAsk(f, f.openToReadWithin); owner != nil {
-		from = owner
-	} else {
-		from, err = store, err1
-	}
+	from, err := f.source(to)
 	if err != nil {
 		return err
 	}
@@ -66,4 +56,21 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", display.Visible(to), display.Size(n))
 	return failed(err)
+}
+
+// source returns the file, or the program that has it. If the backup goes to a
+// pipe, it is a copy of what the program sends, which a reader that stalls would
+// break off.
+func (f *dbFlags) source(to string) (interface {
+	snapshotter
+	io.Closer
+}, error) {
+	if to == "-" {
+		return f.look()
+	}
+	store, owner, err := openOrAsk(f, f.openToReadWithin)
+	if owner != nil {
+		return owner, err
+	}
+	return store, err
 }

@@ -66,12 +66,15 @@ func (c *serveConn) exec(_ [][]byte) {
 		c.out.Error("EXECABORT Transaction discarded because of previous errors.")
 	default:
 		c.out.Array(len(t.queued))
+		broken := false // then the rest is done all the same, and nobody reads the replies
 		for _, command := range t.queued {
-			if c.do(command); len(c.out.Buf) >= mostUnsent {
-				c.decide()
-				if c.send() != nil { // the connection is broken, and the next send says so
-					return
-				}
+			if c.do(command); len(c.out.Buf) < mostUnsent {
+				continue
+			}
+			if c.decide(); broken {
+				c.out.Buf = c.out.Buf[:0]
+			} else {
+				broken = c.send() != nil
 			}
 		}
 		c.decide()

@@ -60,14 +60,24 @@ func (u Unit) Begins() string { return units[u].begins }
 // ParseUnit returns the unit with a word: one that spelling, which is Unit.String or
 // Unit.Adverb, returns. The error says which words there are.
 func ParseUnit(s string, spelling func(Unit) string) (Unit, error) {
+	if u := unitOf(s, spelling); u != None {
+		return u, nil
+	}
 	var words []string
 	for _, u := range Units() {
-		if words = append(words, spelling(u)); s == spelling(u) {
-			return u, nil
-		}
+		words = append(words, spelling(u))
 	}
 	last := len(words) - 1
 	return None, fmt.Errorf("want %s or %s", strings.Join(words[:last], ", "), words[last])
+}
+
+func unitOf(s string, spelling func(Unit) string) Unit {
+	for u := Hour; int(u) < len(units); u++ {
+		if s == spelling(u) {
+			return u
+		}
+	}
+	return None
 }
 
 // Calendar is a sequence of periods without gaps.
@@ -192,8 +202,7 @@ func short(d time.Duration) string {
 func IsUnit(s string) bool {
 	word, _, _ := strings.Cut(s, " ")
 	word, _, _ = strings.Cut(word, "@")
-	_, err := ParseUnit(word, Unit.String)
-	return err == nil
+	return unitOf(word, Unit.String) != None
 }
 
 // Parse returns the calendar that is written as String writes it.
