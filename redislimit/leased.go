@@ -1,9 +1,7 @@
 package redislimit
 
 import (
-	"cmp"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -77,32 +75,12 @@ func (l leaseServer) Away(key stint.Key) bool { return l.node.Under() && l.node.
 
 // Lease implements lease.Server. If one of several calls fails, it makes no
 // further ones.
-func (l leaseServer) Lease(parts []lease.Part) (err error) {
+func (l leaseServer) Lease(parts []lease.Part) error {
 	keys := make([]string, len(parts))
 	for i := range parts {
 		keys[i] = l.opts.keyOf(parts[i].Key)
 	}
-	var group sync.WaitGroup
-	var mu sync.Mutex
-	slots := make(chan struct{}, 16)
-	for _, call := range l.server.Calls(keys) {
-		slots <- struct{}{}
-		mu.Lock()
-		stop := err != nil
-		mu.Unlock()
-		if stop {
-			break
-		}
-		group.Go(func() {
-			defer func() { <-slots }()
-			failed := l.leaseOnce(parts, keys, call)
-			mu.Lock()
-			defer mu.Unlock()
-			err = cmp.Or(err, failed)
-		})
-	}
-	group.Wait()
-	return err
+	return l.server.Each(keys, func(call []int) error { return l.leaseOnce(parts, keys, call) })
 }
 
 // leaseOnce makes the call with these of the parts.

@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"cmp"
-	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -17,7 +16,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		nodes = 0
 	}
 	return away.Open(away.Config{
-		Server: awayServer{l}, Nodes: nodes, Shares: l.hasShare, Decides: o.decidesAway(), Level: o.Durability,
+		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare, Decides: o.decidesAway(), Level: o.Durability,
 		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
@@ -78,87 +77,64 @@ func (l *Limiter) sawHold(key stint.Key, hold int64) {
 }
 
 // awayServer is the server, as the node sees it.
-type awayServer struct{ *Limiter }
-
-// Time implements away.Server.
-func (l awayServer) Time() time.Time { return l.server.Time() }
-
-// IsCluster implements away.Server.
-func (l awayServer) IsCluster() bool { return l.server.IsCluster() }
+type awayServer struct {
+	*script.Server
+	l *Limiter
+}
 
 // Learn implements away.Server.
-func (l awayServer) Learn() error {
-	if !l.server.Spreads() {
+func (s awayServer) Learn() error {
+	if !s.Spreads() {
 		return nil
 	}
-	return l.severally(func() error { return l.look(false) })
+	return s.severally(func() error { return s.l.look(false) })
 }
 
 // severally asks any node of a cluster, and again if it does not answer, because
 // the next one may be another.
-func (l awayServer) severally(ask func() error) (err error) {
+func (s awayServer) severally(ask func() error) (err error) {
 	tries := 3
-	if _, all := l.client.(ClusterClient); all {
+	if _, all := s.l.client.(ClusterClient); all {
 		tries = 1 // it asks all nodes
 	}
 	for range tries {
-		if err = ask(); !script.IsAway(err) || l.closed.Load() {
+		if err = ask(); !script.IsAway(err) || s.l.closed.Load() {
 			break
 		}
 	}
 	return err
 }
 
-// Probe implements away.Server.
-func (l awayServer) Probe(key string) error { return l.server.Probe(key) }
-
 // Shards implements away.Server.
-func (l awayServer) Shards() (ids *[16384]string, err error) {
-	err = l.severally(func() error {
-		ctx, cancel := l.context()
+func (s awayServer) Shards() (ids *[16384]string, err error) {
+	err = s.severally(func() error {
+		ctx, cancel := s.l.context()
 		defer cancel()
-		ids, err = l.server.Shards(ctx)
+		ids, err = s.Server.Shards(ctx)
 		return err
 	})
 	return ids, err
 }
 
-// Charge implements away.Server.
-func (l awayServer) Charge(debts []away.Debt, patience time.Duration) {
-	n := l.Load()
+// Charge implements away.Server. If one of several calls fails, it makes no further
+// ones.
+func (s awayServer) Charge(debts []away.Debt, patience time.Duration) {
+	n := s.l.Load()
 	keys := make([]string, len(debts))
 	for i := range debts {
-		keys[i] = l.opts.keyOf(debts[i].Key)
+		keys[i], debts[i].Err = s.l.opts.keyOf(debts[i].Key), ErrAway // unless a call is made
 	}
-	var wg sync.WaitGroup
-	var stop sync.Once
-	failed := make(chan struct{})
-	slots := make(chan struct{}, 16)
-	for _, call := range l.server.Calls(keys) {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			err := error(nil)
-			select {
-			case <-failed:
-				err = ErrAway // another call has failed, and this one is not made
-			default:
-			}
-			batch := make([]*script.Trip, len(call)) // each by itself, because one may fail
-			for i, at := range call {
-				d := &debts[at]
-				batch[i] = &script.Trip{Op: script.Charge, Since: &n.since,
-					Requests: []*script.Request{{Key: keys[at], Need: d.Need, Tolerance: d.Tolerance}}}
-			}
-			if err == nil {
-				if err = l.server.Charge(batch, patience); err != nil {
-					stop.Do(func() { close(failed) })
-				}
-			}
-			for i, at := range call {
-				debts[at].TAT, debts[at].Err = batch[i].Requests[0].TAT, cmp.Or(err, batch[i].Err)
-			}
-		})
-	}
-	wg.Wait()
+	s.Each(keys, func(call []int) error {
+		batch := make([]*script.Trip, len(call)) // each by itself, because one may fail
+		for i, at := range call {
+			d := &debts[at]
+			batch[i] = &script.Trip{Op: script.Charge, Since: &n.since,
+				Requests: []*script.Request{{Key: keys[at], Need: d.Need, Tolerance: d.Tolerance}}}
+		}
+		err := s.Server.Charge(batch, patience)
+		for i, at := range call {
+			debts[at].TAT, debts[at].Err = batch[i].Requests[0].TAT, cmp.Or(err, batch[i].Err)
+		}
+		return err
+	})
 }

@@ -79,7 +79,6 @@ type Part struct {
 	Bucket
 	Args   [12]int64
 	Answer script.LeaseAnswer
-	Err    error // of its call
 }
 
 // NewTable returns a Table without leases.

@@ -40,14 +40,6 @@ func (s *Server) Lease(rs []LeaseRequest, since *Since, gate Gate) ([]LeaseAnswe
 	return answers, err
 }
 
-// Calls returns the calls that keys take, by their indices.
-func (s *Server) Calls(keys []string) (calls [][]int) {
-	for _, g := range s.groups(len(keys), MaxTogether, func(i int) string { return keys[i] }) {
-		calls = append(calls, g)
-	}
-	return calls
-}
-
 func (s *Server) tryLease(rs []LeaseRequest, since *Since) ([]LeaseAnswer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()

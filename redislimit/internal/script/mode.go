@@ -1,9 +1,11 @@
 package script
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
+	"sync"
 )
 
 // What is known about the server.
@@ -108,16 +110,14 @@ func primaries(reply any) *[16384]string {
 	return ids
 }
 
-// group is the keys of one call, by their indices.
-type group []int
-
-// groups is the one place that decides how keys are put into calls: at most most
-// keys each, and keys of one slot only, unless the server is a single one.
-func (s *Server) groups(n, most int, key func(i int) string) (all []group) {
+// calls is the one place that decides how n keys are put into calls. It returns the
+// indices of each call's keys: MaxTogether at most, and keys of one slot only,
+// unless the server is a single one.
+func (s *Server) calls(n int, key func(i int) string) (all [][]int) {
 	if n == 1 {
-		return []group{{0}}
+		return [][]int{{0}}
 	}
-	open := make(map[uint16]int) // slot → its last group
+	open := make(map[uint16]int) // slot → its last call
 	spreads := s.Spreads()
 	for i := range n {
 		slot := uint16(0)
@@ -125,7 +125,7 @@ func (s *Server) groups(n, most int, key func(i int) string) (all []group) {
 			slot = Slot(key(i))
 		}
 		at, ok := open[slot]
-		if !ok || len(all[at]) == most {
+		if !ok || len(all[at]) == MaxTogether {
 			at = len(all)
 			open[slot] = at
 			all = append(all, nil)
@@ -135,11 +135,38 @@ func (s *Server) groups(n, most int, key func(i int) string) (all []group) {
 	return all
 }
 
+// Each makes the calls that keys take, at most 16 at the same time, and returns the
+// first error. call gets the indices of its keys. After an error Each makes no
+// further calls.
+func (s *Server) Each(keys []string, call func(at []int) error) (err error) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, 16)
+	for _, at := range s.calls(len(keys), func(i int) string { return keys[i] }) {
+		slots <- struct{}{}
+		mu.Lock()
+		stop := err != nil
+		mu.Unlock()
+		if stop {
+			break
+		}
+		group.Go(func() {
+			defer func() { <-slots }()
+			failed := call(at)
+			mu.Lock()
+			defer mu.Unlock()
+			err = cmp.Or(err, failed)
+		})
+	}
+	group.Wait()
+	return err
+}
+
 // Split returns the trips that an operation takes.
 func (s *Server) Split(op Op, rs []*Request) (trips []*Trip) {
-	for _, g := range s.groups(len(rs), MaxTogether, func(i int) string { return rs[i].Key }) {
-		t := &Trip{Op: op, At: g}
-		for _, i := range g {
+	for _, at := range s.calls(len(rs), func(i int) string { return rs[i].Key }) {
+		t := &Trip{Op: op, At: at}
+		for _, i := range at {
 			t.Requests = append(t.Requests, rs[i])
 		}
 		trips = append(trips, t)
