@@ -166,10 +166,6 @@ func (n *Node) names(names stint.Names) (stint.Names, error) {
 // inForce. If a Name is new to this process, decisions wait, so that its debts are
 // charged with the new limits. SettleEarlier then charges them.
 func (n *Node) Declare(names stint.Names, inForce func()) error {
-	if n.Local == nil {
-		inForce()
-		return nil
-	}
 	n.mu.RLock()
 	fresh := n.fresh(names)
 	n.mu.RUnlock()
@@ -286,9 +282,6 @@ func (n *Node) setTAT(key stint.Key, from, to int64) error {
 // bucket is the larger share of that time. If the file cannot be read, buckets stay
 // as they are.
 func (n *Node) Shorten() {
-	if n.Local == nil {
-		return
-	}
 	for b, err := range n.ownBuckets() {
 		key := stint.Key{Name: b.Key.Name &^ ownBit, ID: b.Key.ID}
 		limit := n.Limit(key)

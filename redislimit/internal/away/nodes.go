@@ -111,7 +111,6 @@ func (n *Node) rescale(names []stint.Name) error {
 		return err
 	}
 	is := int64(n.Nodes)
-	grew := false
 	for _, r := range records {
 		if r.nodes < is {
 			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
@@ -120,13 +119,10 @@ func (n *Node) rescale(names []stint.Name) error {
 			if err := n.setNumber(fewestKey(r.name), r.fewest); err != nil {
 				return err
 			}
-			grew = true
 		}
 	}
-	if grew {
-		if err := n.Local.Flush(); err != nil {
-			return err
-		}
+	if err := n.Local.Flush(); err != nil {
+		return err
 	}
 	for _, r := range records {
 		if err := n.setNumber(nodesKey(r.name), is); err != nil {

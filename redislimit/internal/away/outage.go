@@ -170,7 +170,7 @@ func (o *Outage) back() error {
 	if shards, err := o.answers(); shards || err != nil {
 		return err
 	}
-	if err := o.settle(n.patience()); err != nil {
+	if err := o.settle(n.patience(), o.end); err != nil {
 		return err
 	}
 	if n.under.Load() == 0 {

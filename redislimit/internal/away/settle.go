@@ -29,25 +29,12 @@ const (
 )
 
 // settle charges the server's buckets with what this machine has spent by itself,
-// and then ends the time away. The first pass reads all debts, and each further
+// and then calls done while it holds Node.mu. The first pass reads all debts, and each further
 // one those that decisions have made since. When few are left, decisions wait for
 // one more pass, for a quarter of Timeout at most. If they have made new debts
 // after all, there are further passes, and after maxPasses they wait for Timeout.
 // If a charge fails, settle returns the error and keeps the debt.
-func (o *Outage) settle(patience time.Duration) error {
-	n := o.node
-	if n.Local == nil {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		o.end()
-		return nil
-	}
-	return o.chargeAll(patience, o.end)
-}
-
-// chargeAll charges the debts as settle does, and then calls done while it holds
-// Node.mu.
-func (o *Outage) chargeAll(patience time.Duration, done func()) error {
+func (o *Outage) settle(patience time.Duration, done func()) error {
 	n := o.node
 	o.settling.Lock()
 	defer o.settling.Unlock()
@@ -163,7 +150,7 @@ func (n *Node) SettleEarlier() {
 		if o.away.Load() || o.settled.Load() == o.spends.Load() {
 			continue
 		}
-		if err := o.chargeAll(n.patience(), func() {}); err != nil {
+		if err := o.settle(n.patience(), func() {}); err != nil {
 			o.Begin(err)
 		}
 	}

@@ -115,7 +115,7 @@ func TestUndo(t *testing.T) {
 	require.Equal(t, 3*2*time.Hour/8, n.owes(t, "a"))
 	require.True(t, n.Undo(a))
 	require.Zero(t, n.owes(t, "a"))
-	require.NoError(t, n.Whole().settle(time.Minute))
+	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.False(t, n.Whole().Away())
 	require.Equal(t, map[stint.Key]int64{perID.Key("b"): int64(3 * time.Hour / 8)}, s.charged)
 	require.False(t, n.Undo(b), "the server was charged")
@@ -139,7 +139,7 @@ func TestUndoWhileCharged(t *testing.T) {
 			t.Error("it was undone")
 		}
 	}
-	require.NoError(t, n.Whole().settle(time.Minute))
+	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.Equal(t, 2, passes)
 	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b")])
 }
@@ -176,7 +176,7 @@ func TestUndoTogether(t *testing.T) {
 			}
 		})
 		running.Wait()
-		require.NoError(t, n.Whole().settle(time.Minute))
+		require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 		require.Equal(t, spent.Load(), s.charged[key]/int64(limit.Interval()))
 	}
 }
@@ -219,7 +219,7 @@ func TestSettleGoesOn(t *testing.T) {
 			})
 			<-time.After(time.Second)
 		}
-		require.NoError(t, n.Whole().settle(time.Minute))
+		require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 		running.Wait()
 		require.Equal(t, 2, waits)
 		require.False(t, n.Whole().Away())
@@ -242,7 +242,7 @@ func TestSettle(t *testing.T) {
 			n.spend(t, fmt.Sprint("new", passes), 1)
 		}
 	}
-	require.NoError(t, n.Whole().settle(time.Minute))
+	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.False(t, n.Whole().Away())
 	require.Len(t, s.charged, 5003)
 	for key, charged := range s.charged {
@@ -261,13 +261,13 @@ func TestSettleRefused(t *testing.T) {
 	n.spend(t, "a", 2)
 	s.refuses = script.ServerError("OOM command not allowed")
 	for range 3 {
-		require.ErrorIs(t, n.Whole().settle(time.Minute), s.refuses)
+		require.ErrorIs(t, n.Whole().settle(time.Minute, n.Whole().end), s.refuses)
 		require.True(t, n.Whole().Away())
 		require.Positive(t, n.owes(t, "a"))
 		require.Zero(t, n.Stats().Charged)
 	}
 	s.refuses = script.WrongKey{Key: "a", Why: "is no string"}
-	require.NoError(t, n.Whole().settle(time.Minute))
+	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.False(t, n.Whole().Away())
 	require.Zero(t, n.owes(t, "a"))
 }
@@ -302,7 +302,7 @@ func TestDeclareWhileCharged(t *testing.T) {
 					}
 					passes++
 				}
-				require.NoError(t, n.Whole().settle(time.Minute))
+				require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 				require.False(t, n.Whole().Away())
 				require.Len(t, s.charged, 4*lastDebts+1)
 				for key, charged := range s.charged {
