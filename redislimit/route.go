@@ -24,43 +24,34 @@ func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*request, begun time.
 	if l.carryOutAll(trips); !l.server.Spreads() {
 		return l.outcome(n, op, trips)
 	}
-	for i, t := range trips { // the server may have turned out to be a cluster
-		if !errors.Is(t.Err, ErrCrossSlot) || len(t.rs) == 1 || l.opts.Atomic {
-			continue
-		}
-		trips[i].again = l.trips(n, op, t.rs, begun)
-		l.carryOutAll(trips[i].again)
-	}
 	var all []*trip
 	for _, t := range trips {
-		if all = append(all, t); t.again != nil {
-			all = append(all[:len(all)-1], t.again...)
+		again := []*trip{t}
+		if errors.Is(t.Err, ErrCrossSlot) && len(t.rs) > 1 && !l.opts.Atomic { // it turned out to be a cluster
+			again = l.trips(n, op, t.rs, begun)
+			l.carryOutAll(again)
 		}
+		all = append(all, again...)
 	}
 	return l.outcome(n, op, all)
 }
 
 // trip is a script.Trip with the requests that it answers.
 type trip struct {
-	*script.Trip
-	rs    []*request
-	again []*trip // that replace it
+	script.Trip
+	rs []*request
 }
 
 // trips splits an operation. If Options.Atomic forbids that, all trips fail.
 func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*request, begun time.Time) (trips []*trip) {
-	asked := make([]*script.Request, len(rs))
-	for i, r := range rs {
-		asked[i] = &r.Request
-	}
-	for _, t := range l.server.Split(op, asked) {
-		t.Since, t.Begun = &n.since, begun
-		own := &trip{Trip: t}
-		for _, i := range t.At {
-			own.rs = append(own.rs, rs[i])
+	for _, call := range l.server.Calls(len(rs), func(i int) string { return rs[i].Key }) {
+		t := &trip{Trip: script.Trip{Op: op, Since: &n.since, Begun: begun}}
+		for _, i := range call {
+			t.rs = append(t.rs, rs[i])
+			t.Requests = append(t.Requests, &rs[i].Request)
 			t.Synced = t.Synced || op != script.Check && l.durability(rs[i].limit) == stint.Synced
 		}
-		trips = append(trips, own)
+		trips = append(trips, t)
 	}
 	if len(trips) > 1 && l.opts.Atomic {
 		err := fmt.Errorf("%w: %d calls", ErrCrossSlot, len(trips))
@@ -117,7 +108,7 @@ func (l *Limiter) carryOut(t *trip) {
 			continue
 		}
 		t.Gate = o
-		l.server.Run(t.Trip)
+		l.server.Run(&t.Trip)
 		if t.Err == nil || errors.Is(t.Err, script.ErrReplicas) {
 			l.answered(t)
 			return
@@ -169,7 +160,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
 			l.begin(func() {
 				for _, t := range l.trips(n, script.Undo, back, time.Now()) {
 					t.Gate = l.node.Of(t.rs[0].key)
-					l.server.Run(t.Trip)
+					l.server.Run(&t.Trip)
 				}
 				l.forget(back)
 			})
@@ -201,7 +192,7 @@ func (l *Limiter) whileAway(t *trip, o *away.Outage, cause error) bool {
 	if !nothing && !errors.Is(cause, ErrNoAnswer) {
 		return false
 	}
-	was, err := l.node.While(o, l.server.Deadline(t.Trip), func() {
+	was, err := l.node.While(o, l.server.Deadline(&t.Trip), func() {
 		if cause == nil {
 			cause = fmt.Errorf("%w: it has not come back", ErrAway)
 		}
@@ -232,7 +223,7 @@ func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
 			if t.Op == script.Spend || t.Op == script.Part {
 				l.open.Add(1)
 			}
-			r.taken = r.cost
+			r.taken += r.cost
 			continue
 		}
 		r.own = &away.Part{Request: stint.Request{Key: r.key, Mode: r.mode(), Limit: r.limit, Spent: r.spent},
@@ -258,7 +249,7 @@ func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
 			r.interval, r.Tolerance = int64(r.limit.Interval()), int64(r.limit.Tolerance())
 			r.Need = r.own.Cost * r.interval
 		}
-		r.taken = r.own.Taken
+		r.taken += r.own.Taken
 		r.TAT, r.Wait, r.Hold = t.Now+int64(d.ResetAfter), int64(d.RetryAfter), 0
 		if r.own.Hold > 0 {
 			r.Hold = t.Now + int64(r.own.Hold)

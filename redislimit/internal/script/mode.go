@@ -110,10 +110,10 @@ func primaries(reply any) *[16384]string {
 	return ids
 }
 
-// calls is the one place that decides how n keys are put into calls. It returns the
+// Calls is the one place that decides how n keys are put into calls. It returns the
 // indices of each call's keys: MaxTogether at most, and keys of one slot only,
 // unless the server is a single one.
-func (s *Server) calls(n int, key func(i int) string) (all [][]int) {
+func (s *Server) Calls(n int, key func(i int) string) (all [][]int) {
 	if n == 1 {
 		return [][]int{{0}}
 	}
@@ -142,7 +142,7 @@ func (s *Server) Each(keys []string, call func(at []int) error) (err error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, 16)
-	for _, at := range s.calls(len(keys), func(i int) string { return keys[i] }) {
+	for _, at := range s.Calls(len(keys), func(i int) string { return keys[i] }) {
 		slots <- struct{}{}
 		mu.Lock()
 		stop := err != nil
@@ -160,16 +160,4 @@ func (s *Server) Each(keys []string, call func(at []int) error) (err error) {
 	}
 	group.Wait()
 	return err
-}
-
-// Split returns the trips that an operation takes.
-func (s *Server) Split(op Op, rs []*Request) (trips []*Trip) {
-	for _, at := range s.calls(len(rs), func(i int) string { return rs[i].Key }) {
-		t := &Trip{Op: op, At: at}
-		for _, i := range at {
-			t.Requests = append(t.Requests, rs[i])
-		}
-		trips = append(trips, t)
-	}
-	return trips
 }

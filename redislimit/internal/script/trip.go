@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Trip is a group of requests that the script carries out all or none. Server.Split
-// makes trips, Server.Run carries them out.
+// Trip is a group of requests that the script carries out all or none. Their keys
+// are those of one call, as Server.Calls has them. Server.Run carries a trip out.
 type Trip struct {
 	Op       Op
 	Requests []*Request // with the answers
-	At       []int      // of each request, its index in what was split
 	Synced   bool       // wait for replicas
 	Since    *Since     // when the settings of these requests were loaded
 	Gate     Gate
