@@ -27,58 +27,14 @@ func (l *Limiter) Spend(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Spend, stint.Request{Key: key, Cost: cost})
 }
 
-// upTo decides on a request with UpTo. It takes what a lease has, and makes a trip
-// for the rest.
-func (l *Limiter) upTo(req stint.Request) (d stint.Decision, err error) {
-	if l.closed.Load() {
-		return d, stint.ErrClosed
-	}
-	n := l.Load()
-	r, err := l.request(n, &req, script.Part)
-	if err != nil {
-		return d, err
-	}
-	if !r.limited() { // it is Blocked, or perhaps held
-		req.Mode = stint.CheckAndSpend
-		return l.one(script.Spend, req)
-	}
-	var first stint.Decision // of the lease
-	if r.leased {
-		b := r.bucket(n)
-		if o, taken := l.leases.Take(&b, req.Cost); taken > 0 {
-			r.decided(o)
-			first = r.decision(script.Part)
-			if first.Taken = taken; taken == req.Cost {
-				return first, nil
-			}
-			r.Need -= taken * r.interval
-			r.cost -= taken
-		}
-		r.Key = l.opts.keyOf(r.key)
-	}
-	sent := l.elapsed()
-	if err := l.ask(n, script.Part, []*request{&r}, time.Time{}); err != nil {
-		if first.Taken > 0 {
-			return first, nil
-		}
-		return d, l.ended(err)
-	}
-	d = r.decision(script.Part)
-	if l.opts.RepeatDenials > 0 && !r.here {
-		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent, d.Remaining == 0)
-	}
-	d.Taken = first.Taken + r.taken
-	return d, nil
-}
-
 // Check returns the Decision that Spend would return, and spends nothing. As the
 // first call after SetLimits it may shorten the bucket's time.
 func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Check, stint.Request{Key: key, Cost: cost})
 }
 
-// one decides on one bucket. A denial that was seen lately answers without a
-// trip.
+// one decides on one bucket. A denial that was seen lately answers without a trip.
+// A Part takes what a lease has, and makes a trip for the rest.
 func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
@@ -88,34 +44,47 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
+	if op == script.Part && !r.limited() { // it is Blocked, or perhaps held
+		op = script.Spend
+	}
 	if !r.asks {
 		return r.decision(op), nil
 	}
-	var lost error      // of a lease's call
-	var begun time.Time // of the wait for it
+	var lost error          // of a lease's call
+	var begun time.Time     // of the wait for it
+	var part stint.Decision // of a lease that had some of the tokens
 	if r.leased {
 		var done bool
 		if done, begun, lost = l.oneLeased(n, op, &r); done {
 			return r.decisionOr(op, l.ended(lost))
 		}
+		if r.taken > 0 {
+			part = r.decision(op)
+		}
 	}
 	sent := l.elapsed()
-	if op == script.Refund {
+	switch op {
+	case script.Refund:
 		l.seen.Forget(r.key)
-	} else if o, denied := l.seen.Denies(r.key, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
-		return r.decided(o).decision(op), nil
+	case script.Spend, script.Check:
+		if o, denied := l.seen.Denies(r.key, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
+			return r.decided(o).decision(op), nil
+		}
 	}
 	err = l.ask(n, op, []*request{&r}, begun)
 	if op == script.Refund {
 		l.seen.Forget(r.key) // a denial that was under way
 	}
 	if err != nil {
+		if part.Taken > 0 {
+			return part, nil
+		}
 		return stint.Decision{}, l.ended(unsure(lost, err))
 	}
 	d := r.decision(op)
 	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.here {
 		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent,
-			!d.Allowed || op == script.Spend && d.Remaining == 0)
+			!d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -171,7 +140,10 @@ func (l *Limiter) Refund(reqs ...stint.Request) (stint.Decision, error) {
 
 func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(reqs) == 1 && (reqs[0].Mode == stint.CheckAndSpend || reqs[0].Mode == stint.UpTo) {
-		d, err := l.single(op, reqs[0])
+		if reqs[0].Mode == stint.UpTo && op == script.Spend {
+			op = script.Part
+		}
+		d, err := l.one(op, reqs[0])
 		if ds != nil {
 			ds[0] = d
 		}
@@ -186,15 +158,6 @@ func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (
 		clear(own)
 	}
 	return d, err
-}
-
-// single decides on one request that spends.
-func (l *Limiter) single(op script.Op, req stint.Request) (stint.Decision, error) {
-	if req.Mode == stint.UpTo && op == script.Spend {
-		return l.upTo(req)
-	}
-	req.Mode = stint.CheckAndSpend
-	return l.one(op, req)
 }
 
 func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {

@@ -22,6 +22,15 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bo
 		if err != nil && (errors.Is(err, ErrAway) || l.opts.away(r.key.Name) != AwayClosed && l.node.Of(r.key).Away()) {
 			done = false // perhaps this machine decides
 		}
+	case script.Part:
+		o, taken := l.leases.Take(&b, r.cost)
+		if taken == 0 {
+			break
+		}
+		r.decided(o)
+		done, r.taken = taken == r.cost, taken
+		r.cost -= taken
+		r.Need -= taken * r.interval
 	case script.Check:
 		var o lease.Outcome
 		var left int64

@@ -25,7 +25,7 @@ type request struct {
 	at       int   // index in the caller's requests
 
 	spent time.Time // of a refund: the instant of the spend, if it is known
-	taken int64     // tokens of a Part
+	taken int64     // tokens of a Part, from a lease and from the bucket
 
 	now  int64      // the server's time of the answer
 	here bool       // this machine decided
@@ -108,7 +108,10 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 // decision returns what the answer means.
 func (r *request) decision(op script.Op) stint.Decision {
 	d := r.state(op)
-	if d.Allowed && op == script.Spend && r.mode() != stint.CheckOnly {
+	switch {
+	case op == script.Part:
+		d.Taken = r.taken
+	case d.Allowed && op == script.Spend && r.mode() != stint.CheckOnly:
 		d.Taken = r.cost
 	}
 	return d
@@ -158,9 +161,10 @@ func (r *request) decided(o lease.Outcome) *request {
 	return r
 }
 
-// took reads the answer to a Part: what was taken, and when more can be.
+// took reads the answer to a Part: what the server took, and when more can be.
 func (r *request) took() {
-	r.taken, r.Wait = r.Wait/r.interval, max(0, r.Hold-r.now, r.TAT-r.now-r.Tolerance)
+	r.taken += r.Wait / r.interval
+	r.Wait = max(0, r.Hold-r.now, r.TAT-r.now-r.Tolerance)
 }
 
 // mode returns how the request takes part in a call.
