@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/lease"
 )
 
 func leasedLimit(l stint.Limit) stint.Limit {
@@ -26,7 +28,11 @@ func (l *Limiter) settled(t *testing.T) {
 }
 
 // inHand returns the tokens of a bucket that the node may use without a trip.
-func (l *Limiter) inHand(key stint.Key) int64 { return l.leases.Left(key) }
+func (l *Limiter) inHand(key stint.Key) int64 {
+	limit, _ := l.Limits().For(key)
+	_, left, _ := l.leases.Check(&lease.Bucket{Key: key, Limit: limit}, math.MaxInt64)
+	return left
+}
 
 func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {
 	t.Helper()
@@ -143,18 +149,18 @@ func TestLeaseEnds(t *testing.T) {
 	used := l.fill(t, key, 200)
 	hand := l.inHand(key)
 	require.Equal(t, 3600-used-hand, l.remaining(t, key))
-	l.leases.GiveBackEnded()
+	l.leases.GiveBack(false)
 	require.Equal(t, hand, l.inHand(key), "it has not ended")
 	clock.pass(5*time.Second - 1)
 	require.Equal(t, hand, l.inHand(key))
 	clock.pass(1)
 	require.Zero(t, l.inHand(key))
 	require.Equal(t, 3600-used-hand+5, l.remaining(t, key), "five are back by time")
-	l.leases.GiveBackEnded()
+	l.leases.GiveBack(false)
 	left := l.remaining(t, key)
 	require.LessOrEqual(t, left, 3600-used+5)
 	require.GreaterOrEqual(t, left, 3600-used)
-	l.leases.GiveBack()
+	l.leases.GiveBack(true)
 	require.Equal(t, left, l.remaining(t, key), "nothing goes back twice")
 }
 
@@ -260,7 +266,7 @@ func TestLeasedOthers(t *testing.T) {
 	l.fill(t, key, 50)
 	require.NoError(t, l.Reset(key))
 	require.Zero(t, l.inHand(key))
-	l.leases.GiveBack()
+	l.leases.GiveBack(true)
 	require.Equal(t, int64(1000), l.remaining(t, key))
 }
 

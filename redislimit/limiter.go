@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -117,9 +118,39 @@ func (l *Limiter) Close() error {
 		l.workMu.Unlock()
 		close(l.closing)
 		l.work.Wait()
-		l.leases.GiveBack()
+		l.leases.GiveBack(true)
 		l.client.Close()
 		l.closeErr = l.node.Close()
 	})
 	return l.closeErr
+}
+
+// begin starts a goroutine that Close waits for. If the Limiter is closed,
+// begin returns false instead.
+func (l *Limiter) begin(f func()) bool {
+	l.workMu.Lock()
+	defer l.workMu.Unlock()
+	if l.closed.Load() {
+		return false
+	}
+	l.work.Go(f)
+	return true
+}
+
+// Now returns the server's time, as far as this machine knows it from the last
+// round trip.
+func (l *Limiter) Now() time.Time { return l.server.Time() }
+
+// elapsed returns the time by the clock that measures the age of sightings and
+// leases.
+func (l *Limiter) elapsed() int64 {
+	if l.opts.Now != nil {
+		return script.Instant(l.opts.Now())
+	}
+	return int64(time.Since(l.start))
+}
+
+// context returns the context of a call.
+func (l *Limiter) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), l.opts.Timeout)
 }

@@ -12,11 +12,11 @@ import (
 // openNode returns what decides while the server is away.
 func (l *Limiter) openNode() (*away.Node, error) {
 	o, nodes := &l.opts, l.opts.Nodes
-	if !o.shares() {
+	if !o.mayHave(AwayShare) {
 		nodes = 0
 	}
 	return away.Open(away.Config{
-		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare, Decides: o.decidesAway(), Level: o.Durability,
+		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare, Decides: o.mayHave(AwayShare) || o.mayHave(AwayOpen), Level: o.Durability,
 		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
@@ -32,7 +32,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 }
 
 func (l *Limiter) hasShare(name stint.Name) bool {
-	return l.opts.shares() && l.opts.away(name) == AwayShare
+	return l.opts.away(name) == AwayShare
 }
 
 // saw tells the node what the server answered.

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -133,24 +134,12 @@ func (o *Options) withDefaults() (Options, error) {
 	case c.PlainKeys && (c.Prefix != "" || c.Tag != nil):
 		return c, errors.New("redislimit: Options.PlainKeys allows no Prefix and no Tag")
 	}
-	if c.Durability == 0 {
-		c.Durability = stint.Flushed
-	}
-	if c.Prefix == "" {
-		c.Prefix = "stint"
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 100 * time.Millisecond
-	}
-	if c.RepeatDenials == 0 {
-		c.RepeatDenials = time.Second
-	}
-	if c.MaxLease == 0 {
-		c.MaxLease = time.Minute
-	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
+	c.Durability = cmp.Or(c.Durability, stint.Flushed)
+	c.Prefix = cmp.Or(c.Prefix, "stint")
+	c.Timeout = cmp.Or(c.Timeout, 100*time.Millisecond)
+	c.RepeatDenials = cmp.Or(c.RepeatDenials, time.Second)
+	c.MaxLease = cmp.Or(c.MaxLease, time.Minute)
+	c.Replicas = cmp.Or(c.Replicas, 1)
 	if c.Away == 0 {
 		if c.Away = AwayClosed; c.Nodes > 0 {
 			c.Away = AwayShare
@@ -170,27 +159,17 @@ func (o *Options) checkAway() error {
 	switch {
 	case o.Away > AwayOpen:
 		return fmt.Errorf("redislimit: Options.Away is %d, want AwayShare, AwayClosed or AwayOpen", o.Away)
-	case o.shares() && o.Nodes == 0:
+	case o.mayHave(AwayShare) && o.Nodes == 0:
 		return errors.New("redislimit: AwayShare needs Options.Nodes, the number of machines")
-	case !o.shares() && o.Local != "":
+	case !o.mayHave(AwayShare) && o.Local != "":
 		return errors.New("redislimit: Options.Local is only for AwayShare, which needs Options.Nodes")
 	}
 	return nil
 }
 
-// shares reports whether a limit may have AwayShare.
-func (o *Options) shares() bool {
-	return o.Away == AwayShare || slices.Contains(slices.Collect(maps.Values(o.AwayFor)), AwayShare)
-}
-
-// decidesAway reports whether some decisions are made without the server.
-func (o *Options) decidesAway() bool {
-	for _, a := range o.AwayFor {
-		if a != AwayClosed {
-			return true
-		}
-	}
-	return o.Away != AwayClosed
+// mayHave reports whether a limit may have this Away.
+func (o *Options) mayHave(a Away) bool {
+	return o.Away == a || slices.Contains(slices.Collect(maps.Values(o.AwayFor)), a)
 }
 
 // away returns how this machine decides on a limit while the server is away.

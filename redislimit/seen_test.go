@@ -22,9 +22,9 @@ type hooked struct {
 func (h *hooked) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
 	op := script.Op("")
 	switch text {
-	case script.Decisions.SHA():
+	case script.Decisions.SHA:
 		op = script.Op(args[2][:1])
-	case script.Leasing.SHA():
+	case script.Leasing.SHA:
 	default:
 		return h.rueidisClient.Eval(ctx, command, text, keys, args)
 	}

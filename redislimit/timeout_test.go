@@ -41,7 +41,7 @@ func after(ctx context.Context, d time.Duration, reply any, err error) (any, err
 }
 
 // leaseSHA is the script of leases.
-var leaseSHA = script.Leasing.SHA()
+var leaseSHA = script.Leasing.SHA
 
 // allows is the answer of the script to n spends of a call, or of one SpendAll.
 func allows(n int) string {
@@ -124,7 +124,7 @@ func TestTimeout(t *testing.T) {
 			require.NoError(t, timed(spend(l)))
 		}
 		synctest.Wait()
-		require.Positive(t, l.leases.Left(perID.Key("a")))
+		require.Positive(t, l.inHand(perID.Key("a")))
 		c.does(func(ctx context.Context, text string, keys, _ []string) (any, error) {
 			if text == leaseSHA {
 				return after(ctx, 70*time.Millisecond, lease, nil)

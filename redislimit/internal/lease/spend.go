@@ -208,7 +208,7 @@ func (t *Table) endLeases() {
 	for {
 		select {
 		case <-tick.C:
-			t.GiveBackEnded()
+			t.GiveBack(false)
 		case <-t.Closing:
 			return
 		}
@@ -281,12 +281,9 @@ func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Li
 	}
 }
 
-// GiveBackEnded returns the unused tokens of leases that have ended.
-func (t *Table) GiveBackEnded() { t.giveBack(t.ended(false)) }
-
-// GiveBack ends all leases, and returns their tokens to the server. If that fails,
-// they stay spent.
-func (t *Table) GiveBack() { t.giveBack(t.ended(true)) }
+// GiveBack returns the unused tokens of leases that have ended to the server, after
+// it has ended all leases if all is true. If that fails, they stay spent.
+func (t *Table) GiveBack(all bool) { t.giveBack(t.ended(all)) }
 
 func (t *Table) giveBack(parts []Part) {
 	if len(parts) == 0 {

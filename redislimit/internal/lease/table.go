@@ -192,14 +192,3 @@ func (t *Table) Busy() bool {
 	}
 	return false
 }
-
-// Left returns the tokens of a bucket that may be used without a trip.
-func (t *Table) Left(key stint.Key) int64 {
-	s := &t.shards[t.shardOf(key)]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b := s.buckets[key]; b != nil {
-		return b.left(t.Server.Elapsed())
-	}
-	return 0
-}

@@ -25,10 +25,7 @@ var (
 )
 
 // Script is a script that the server knows by the SHA-1 of its text.
-type Script struct{ Text, sha string }
-
-// SHA is what EVALSHA calls the script by.
-func (s Script) SHA() string { return s.sha }
+type Script struct{ Text, SHA string }
 
 func newScript(text string) Script {
 	sum := sha1.Sum([]byte(text))

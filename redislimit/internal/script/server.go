@@ -246,7 +246,7 @@ func (s *Server) arguments(batch []*Trip, generation string) (keys, args []strin
 // its text.
 func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, synced bool) (reply any,
 	acknowledged int, err error) {
-	reply, acknowledged, err = s.evalOnce(ctx, "EVALSHA", script.sha, keys, args, synced)
+	reply, acknowledged, err = s.evalOnce(ctx, "EVALSHA", script.SHA, keys, args, synced)
 	var replied ServerError
 	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
 		return s.evalOnce(ctx, "EVAL", script.Text, keys, args, synced)
