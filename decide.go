@@ -539,10 +539,8 @@ type request struct {
 	tat      int64  // in the slot, or as loaded
 	from, to int64  // TAT before the request, and after it
 	allowed  bool
-	counted  bool // as allowed
-	stays    bool // even if the commit fails
-	leads    bool // in its pair
-	pair     *cache.Pair
+	counted  bool          // as allowed
+	stays    bool          // even if the commit fails
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
 	known    bool          // findLocked found the state of the bucket, for lockAll
@@ -558,7 +556,7 @@ type request struct {
 func (r *request) change() cache.Change {
 	return cache.Change{
 		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
-		Turns: r.turns, Counted: r.counted, Builds: r.builds(), Stays: r.stays, Leads: r.leads, Pair: r.pair,
+		Turns: r.turns, Counted: r.counted, Builds: r.builds(), Stays: r.stays,
 	}
 }
 

@@ -249,11 +249,10 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 	if floor.allowed = true; !allowed || !own {
 		floor.op = opCheck
-	} else if total.to != total.from && floor.to != floor.from {
-		floor.pair = &cache.Pair{} // after a failed commit the floor must not have tokens that the total lacks
-		total.pair = floor.pair
-		floor.leads = floor.op == opRefund
-		total.leads = !floor.leads
+	} else {
+		// After a failed commit the floor must not have tokens that the total lacks.
+		isRefund := floor.op == opRefund
+		floor.stays, total.stays = !isRefund, isRefund
 	}
 }
 

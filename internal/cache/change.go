@@ -19,8 +19,6 @@ type Change struct {
 	Counted  bool          // as allowed, by CountLocked
 	Builds   bool          // the answer builds on the TAT, even if From is To
 	Stays    bool          // even if the commit fails
-	Leads    bool          // in its pair
-	Pair     *Pair
 
 	isHold  bool
 	limits  int  // how many of pending.limits came before it
@@ -60,7 +58,3 @@ type limitChange struct {
 	convert func(tat int64) int64
 	noQueue bool
 }
-
-// Pair links two changes of one call: if their commit fails, the second is
-// undone only if the leading one was.
-type Pair struct{ undone bool }

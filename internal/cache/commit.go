@@ -40,9 +40,7 @@ import (
 //     they ask, and the next request may cut it.
 //   - The waiting callers return, with nil or ErrNotDurable.
 //
-// The renewal of a lease takes the same path, except that no caller waits. Two
-// changes of one call can form a pair: the second is undone only if the first
-// was.
+// The renewal of a lease takes the same path, except that no caller waits.
 
 // renewalPause is the longest that a renewal of a lease waits for others. Half
 // a lease lasts longer, unless callers spend much faster than tokens come back.
@@ -147,7 +145,6 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 	}
 	in := c.Lock(most == needFirst)
 	defer c.Unlock()
-	begin := len(in.Work.changes)
 	for i := range changes {
 		ch := &changes[i]
 		b, changed := ch.changedLocked()
@@ -164,7 +161,6 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 			c.putLocked(in, &put, b, tat)
 		}
 	}
-	orderPairs(in.Work.changes[begin:])
 	if most == needSoon {
 		return nil
 	}
@@ -458,7 +454,7 @@ func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.kept && b.TAT() == ch.To && ch.mayUndo() {
+	if err != nil && !p.kept && b.TAT() == ch.To {
 		g := s.gateOfLocked(b)
 		b.SetTAT(p.undone(ch, g))
 		if len(p.limits) > ch.limits {
@@ -552,25 +548,4 @@ func (p *pending) undone(ch *Change, g *Gate) int64 {
 		tat = c.convert(tat)
 	}
 	return tat
-}
-
-// mayUndo reports whether a change may be undone. It notes that the leading
-// change of a pair is undone, so call it for that one first.
-func (ch *Change) mayUndo() bool {
-	if ch.Pair != nil && ch.Leads {
-		ch.Pair.undone = true
-	}
-	return ch.Pair == nil || ch.Pair.undone
-}
-
-// orderPairs puts the leading changes of one call last, because save finishes
-// the last change of a commit first.
-func orderPairs(changes []Change) {
-	last := len(changes)
-	for i := len(changes) - 1; i >= 0; i-- {
-		if changes[i].Leads {
-			last--
-			changes[i], changes[last] = changes[last], changes[i]
-		}
-	}
 }
