@@ -103,7 +103,7 @@ func (l *Limiter) Reset(keys ...Key) error {
 }
 
 func (l *Limiter) reset(key Key) error {
-	r := &request{key: key, op: opReset}
+	r := &request{asked: asked{key: key, op: opReset}}
 	if err := r.locate(l); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (l *Limiter) reset(key Key) error {
 // errors.ErrUnsupported for a share of a total.
 func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	req.Mode = CheckAndSpend
-	rs := [1]request{{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}
+	rs := [1]request{{asked: asked{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}}
 	err := l.give(&rs[0], &req)
 	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
 		err = fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(req.Key))
@@ -427,7 +427,7 @@ func (l *Limiter) submitRequest(req *Request, op op) (d Decision, in *cache.Batc
 	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
 		return l.submitShare(m, *req, op)
 	}
-	rs := [1]request{{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}
+	rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}}
 	if err := l.give(&rs[0], req); err != nil {
 		return Decision{}, nil, l.failed(req.Key, err)
 	}
@@ -518,38 +518,49 @@ const (
 
 // request is one call for one bucket, in progress.
 type request struct {
-	located
-	key  Key
-	cost int64
-	op   op
-	mode Mode
-	at   int // index in the caller's requests
+	asked
+	found
+	outcome
+}
 
-	waits bool  // it asks again: a denial does not count
+// asked is what a call asks of one bucket.
+type asked struct {
+	key   Key
+	cost  int64
+	op    op
+	mode  Mode
+	given *rule // the caller's limit; nil: the configured one
 	spent int64 // of a refund: instant of the spend; 0 if it is unknown
+	waits bool  // it asks until it passes: a denial does not count
+	at    int   // index in the caller's requests
+	role  role
+	group *group // nil if its bucket decides alone
+}
 
-	decided int64 // by submit: instant of the decision
-
-	given *rule       // the caller's limit; nil: the configured one
-	level cache.Level // of given; 0: that of the bucket's rule
-
+// found is the bucket that a request found.
+type found struct {
+	located
+	known    bool // findLocked found the state of the bucket
 	resident bool // in memory: index is valid
 	index    uint32
-	rule     uint32 // configured: index in rules of the shard's limits
-	tat      int64  // in the slot, or as loaded
-	from, to int64  // TAT before the request, and after it
+	rule     uint32      // configured: index in rules of the shard's limits
+	level    cache.Level // of the given limit; 0: that of the bucket's rule
+	tat      int64       // in the slot, or as loaded
+
+	limits   *Limits // at the last load; nil before it
+	saved    int64   // TAT in the store at that load
+	removals uint32  // of the shard before that load
+}
+
+// outcome is what a request did to its bucket.
+type outcome struct {
+	decided  int64 // by submit: instant of the decision
+	from, to int64 // TAT before the request, and after it
 	allowed  bool
 	counted  bool          // as allowed
 	stays    bool          // even if the commit fails
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
-	known    bool          // findLocked found the state of the bucket, for lockAll
-	role     role
-	group    *group // nil if its bucket decides alone
-
-	limits   *Limits // at the last load; nil before it
-	saved    int64   // TAT in the store at that load
-	removals uint32  // of the shard before that load
 }
 
 // change returns the change that the request made, as the cache has it.

@@ -331,12 +331,12 @@ func ExampleLimits_Share() {
 
 	_, floor, kept, _ := limits.Share(Tenant.Key("acme"))
 	fmt.Println("loans leave", kept, "for", floor.ID, "and the others")
-	st := limiter.Stats().Limits[Tenant]
-	fmt.Println("allowed:", st.Allowed, "borrowed:", st.Borrowed)
+	st := limiter.Stats().Limits
+	fmt.Println("allowed:", st[Tenant].Allowed, "paid by floors:", st[TenantFloor].Allowed)
 	// Output:
 	// acme alone: 600
 	// globex has its floor: true
 	// acme has to wait 5ms
 	// loans leave 400 for acme and the others
-	// allowed: 601 borrowed: 400
+	// allowed: 601 paid by floors: 201
 }

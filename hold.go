@@ -37,7 +37,7 @@ func (l *Limiter) Release(key Key) error {
 // hold puts the end of a hold. If extend is set, a later one stays.
 func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
-	r := request{key: key, op: opHold}
+	r := request{asked: asked{key: key, op: opHold}}
 	if err := r.locate(l); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}

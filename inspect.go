@@ -83,7 +83,7 @@ func (l *Limiter) Bucket(key Key) (Bucket, error) {
 }
 
 func (l *Limiter) bucket(key Key) (Bucket, error) {
-	r := request{key: key, op: opCheck}
+	r := request{asked: asked{key: key, op: opCheck}}
 	if err := r.locate(l); err != nil {
 		return Bucket{}, err
 	}

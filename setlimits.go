@@ -235,7 +235,7 @@ func (l *Limiter) setOverrides(
 		if ls.settings[o.Key.Name].leading > 0 { // changeRules finds only buckets in memory
 			continue
 		}
-		r := request{key: o.Key, op: opRefund}
+		r := request{asked: asked{key: o.Key, op: opRefund}}
 		if i := slices.IndexFunc(loaded, func(of request) bool { return of.key == r.key }); i >= 0 {
 			r = loaded[i]
 		} else if err := r.locate(l); err != nil {

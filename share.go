@@ -94,10 +94,9 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		}
 		add := func(key Key, role role) {
 			class := &rs[i]
-			part := request{key: key, cost: class.cost, op: class.op, mode: class.mode,
-				at: class.at, role: role, spent: class.spent}
-			part.located = l.locate(part.key)
-			part.group = class.group
+			part := request{asked: class.asked}
+			part.key, part.role, part.given = key, role, nil
+			part.located = l.locate(key)
 			part.group.left++
 			rs = append(rs, part)
 		}

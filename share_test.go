@@ -228,7 +228,7 @@ func TestShare(t *testing.T) {
 		require.True(t, ds[0].Allowed)
 		require.False(t, ds[1].Allowed)
 		st := r.Stats().Limits
-		require.Equal(t, LimitStats{Allowed: 4, Denied: 1, Borrowed: 2}, st[shareTenant])
+		require.Equal(t, LimitStats{Allowed: 4, Denied: 1}, st[shareTenant])
 		require.Equal(t, LimitStats{Allowed: 2}, st[shareFloor])
 		require.Equal(t, LimitStats{Allowed: 4, Denied: 1}, st[shareTotal])
 	})

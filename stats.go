@@ -23,7 +23,6 @@ type Stats struct {
 // ctx, or with Close, is no error.
 type LimitStats struct {
 	Allowed, Denied int64 // decisions to spend or to reserve
-	Borrowed        int64 // allowed with a Parent, and not paid by the floor
 	Errors          int64 // calls that returned an error
 }
 
@@ -64,12 +63,6 @@ func (l *Limiter) Stats() Stats {
 	defer l.statsMu.Unlock()
 	for name, n := range l.errs {
 		add(name, 0, 0, n)
-	}
-	for name, ls := range st.Limits {
-		if m := l.limits.Load().member(name); m.role == classRole {
-			ls.Borrowed = max(0, ls.Allowed-st.Limits[m.floor].Allowed)
-			st.Limits[name] = ls
-		}
 	}
 	return st
 }

@@ -64,7 +64,7 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
 		return nil, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(req.Key))
 	}
-	r := &request{key: req.Key, cost: req.Cost, op: opSpend}
+	r := &request{asked: asked{key: req.Key, cost: req.Cost, op: opSpend}}
 	if err := l.give(r, req); err != nil {
 		return nil, err
 	}
@@ -203,7 +203,7 @@ func (r *reservation) giveUp(req *Request) {
 // fails, they are back in memory, as after Cancel. If the bucket is not in memory
 // and cannot be loaded, they stay spent.
 func (l *Limiter) giveBack(req *Request, spent int64) {
-	rs := [1]request{{key: req.Key, cost: req.Cost, op: opRefund, spent: max(1, spent)}}
+	rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: opRefund, spent: max(1, spent)}}}
 	rs[0].stays = true
 	if l.give(&rs[0], req) == nil {
 		l.slowPathOf(rs[:])
@@ -432,7 +432,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 	}
 	for {
 		stepped, changed := l.clock.NextStep(), l.lines.nextChange()
-		rs := [1]request{{key: key, cost: req.Cost, op: opSpend, waits: true}}
+		rs := [1]request{{asked: asked{key: key, cost: req.Cost, op: opSpend, waits: true}}}
 		if err := l.give(&rs[0], req); err != nil {
 			return nil, 0, l.failed(key, err)
 		}

@@ -11,7 +11,6 @@
 // # Metrics of Register
 //
 //	stint.decisions         {decision}  decisions to spend or to reserve, by stint.limit and stint.decision
-//	stint.borrowed          {decision}  allowed decisions on limits with a Parent that their floor did not pay for, by stint.limit
 //	stint.errors            {error}     calls that returned an error, by stint.limit
 //	stint.buckets.resident  {bucket}    buckets in memory
 //	stint.buckets.dirty     {bucket}    buckets in memory, changed since they were saved

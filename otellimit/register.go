@@ -58,8 +58,6 @@ func Register(m metric.Meter, s Source, opts *Options) (metric.Registration, err
 		r.with(), r.with(DirectionKey.String("forward")), r.with(DirectionKey.String("backward"))
 	in := instruments{meter: m}
 	r.decisions = in.counter("stint.decisions", "{decision}", "Decisions to spend or to reserve.")
-	r.borrowed = in.counter("stint.borrowed", "{decision}",
-		"Allowed decisions that used tokens of the total which no floor paid.")
 	r.errors = in.counter("stint.errors", "{error}", "Calls that returned an error.")
 	r.resident = in.size("stint.buckets.resident", "{bucket}", "Buckets in memory.")
 	r.dirty = in.size("stint.buckets.dirty", "{bucket}", "Buckets in memory, changed since they were saved.")
@@ -119,12 +117,12 @@ type reader struct {
 	source Source
 	attrs  []attribute.KeyValue // of each series
 
-	decisions, borrowed, errors metric.Int64Observable
-	resident, dirty             metric.Int64Observable
-	file, free                  metric.Int64Observable
-	journal, journaled          metric.Int64Observable
-	steps, healthy              metric.Int64Observable
-	flush, commit               metric.Float64Observable
+	decisions, errors  metric.Int64Observable
+	resident, dirty    metric.Int64Observable
+	file, free         metric.Int64Observable
+	journal, journaled metric.Int64Observable
+	steps, healthy     metric.Int64Observable
+	flush, commit      metric.Float64Observable
 
 	plain, forward, backward []metric.ObserveOption
 
@@ -138,8 +136,6 @@ type reader struct {
 type limitSeries struct {
 	label                string
 	all, allowed, denied []metric.ObserveOption
-	borrowed             int64 // most that was reported
-	spent                int64 // allowed decisions at the last report
 }
 
 // with returns the option of a series with attributes.
@@ -210,15 +206,6 @@ func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.Li
 		}
 		o.ObserveInt64(r.decisions, c.Allowed, s.allowed...)
 		o.ObserveInt64(r.decisions, c.Denied, s.denied...)
-		if r.names[name].Parent != 0 {
-			// Stats reads the floor a moment after the class, so Borrowed may fall.
-			// A counter that falls looks like a restart.
-			if c.Allowed < s.spent { // it is a restart
-				s.borrowed = 0
-			}
-			s.borrowed, s.spent = max(s.borrowed, c.Borrowed), c.Allowed
-			o.ObserveInt64(r.borrowed, s.borrowed, s.all...)
-		}
 	}
 }
 

@@ -46,7 +46,7 @@ func TestRegister(t *testing.T) {
 		Limits: map[stint.Name]stint.LimitStats{
 			stint.Unknown: {Errors: 3},
 			perAddress:    {Allowed: 11, Denied: 12, Errors: 13},
-			class:         {Allowed: 9, Borrowed: 7},
+			class:         {Allowed: 9},
 		},
 		Resident: 20, Dirty: 21, Forward: 22, Backward: 23,
 		Flush:  stint.SaveStats{Saves: 1, Last: 1500 * time.Millisecond},
@@ -71,7 +71,6 @@ func TestRegister(t *testing.T) {
 		"stint.errors": {"{error}", true, map[string]float64{
 			"stint.limit=_OTHER": 3, "stint.limit=address": 13, "stint.limit=class": 0,
 		}},
-		"stint.borrowed":         {"{decision}", true, map[string]float64{"stint.limit=class": 7}},
 		"stint.buckets.resident": {"{bucket}", false, none(20)},
 		"stint.buckets.dirty":    {"{bucket}", false, none(21)},
 		"stint.flush.duration":   {"s", false, none(1.5)},
@@ -120,17 +119,10 @@ func TestRegisterChanges(t *testing.T) {
 	failOnSDKErrors(t)
 	provider, reader := newMeter(t)
 	s := &source{limits: newLimits(t, names), stats: stint.Stats{Limits: map[stint.Name]stint.LimitStats{
-		class: {Allowed: 9, Borrowed: 7}, 99: {Allowed: 1},
+		class: {Allowed: 9}, 99: {Allowed: 1},
 	}}}
 	register(t, provider, s, nil)
 	collect(t, reader)
-	s.stats.Limits[class] = stint.LimitStats{Allowed: 9, Borrowed: 6}
-	assert.Equal(t, map[string]float64{"stint.limit=class": 7}, series(t, collect(t, reader)["stint.borrowed"]))
-
-	s.stats.Limits[class] = stint.LimitStats{Allowed: 3, Borrowed: 2} // of the next process that owns the file
-	assert.Equal(t, map[string]float64{"stint.limit=class": 2}, series(t, collect(t, reader)["stint.borrowed"]))
-	s.stats.Limits[class] = stint.LimitStats{Allowed: 9, Borrowed: 7}
-
 	s.limits = newLimits(t, stint.Names{perAddress: {Label: "address", Limit: stint.Unlimited}})
 	decisions := series(t, collect(t, reader)["stint.decisions"])
 	assert.Equal(t, 9., decisions["stint.decision=allowed,stint.limit=class"], "%v", decisions)

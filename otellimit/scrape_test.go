@@ -112,14 +112,14 @@ func TestPrometheus(t *testing.T) {
 	families, err := parser.TextToMetricFamilies(strings.NewReader(string(body)))
 	require.NoError(t, err)
 	for _, name := range []string{
-		"stint_decisions_total", "stint_borrowed_total", "stint_errors_total", "stint_buckets_resident",
+		"stint_decisions_total", "stint_errors_total", "stint_buckets_resident",
 		"stint_buckets_dirty", "stint_flush_duration_seconds", "stint_file_size_bytes", "stint_file_free_bytes",
 		"stint_journal_size_bytes", "stint_journal_buckets", "stint_clock_steps_total", "stint_requests_total",
 	} {
 		assert.Contains(t, families, name)
 	}
 	for line, n := range map[string]int{
-		`stint_decisions_total{`: 2 * len(names), `stint_errors_total{`: len(names), `stint_borrowed_total{`: 1,
+		`stint_decisions_total{`: 2 * len(names), `stint_errors_total{`: len(names),
 		`stint_requests_total{`: 1, `stint_clock_steps_total{`: 2, `stint_healthy{`: 1,
 	} {
 		assert.Equal(t, n, strings.Count(string(body), "\n"+line), "%s in\n%s", line, body)

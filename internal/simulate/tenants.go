@@ -137,7 +137,7 @@ func (s *Simulation) runTenants() (err error) {
 	}
 	stats := limiter.Stats().Limits
 	for i, l := range s.limits {
-		l.shared.borrowed = stats[class(i)].Borrowed
+		l.shared.borrowed = stats[class(i)].Allowed - stats[class(i)+1].Allowed // of its floor
 	}
 	return nil
 }
