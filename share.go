@@ -150,48 +150,41 @@ func (g *group) decideUpToLocked(rs []request, now int64, d *Decision) error {
 // its buckets.
 func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
-	var ofCeiling, ofFloor, ofTotal Decision
+	sd := shareDecision{ceiling: Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}}
 	var err error
 	if ceiling != nil {
-		err = ceiling.decideLocked(now, &ofCeiling)
+		err = ceiling.decideLocked(now, &sd.ceiling)
 	}
 	if err == nil {
-		err = total.decideLocked(now, &ofTotal)
+		err = total.decideLocked(now, &sd.total)
 	}
 	if err != nil {
 		return err
 	}
-	w := share.Waits{Ceiling: int64(ofCeiling.RetryAfter), Floor: share.Never, Total: int64(ofTotal.RetryAfter)}
+	sd.Ceiling, sd.Floor, sd.Total = int64(sd.ceiling.RetryAfter), share.Never, int64(sd.total.RetryAfter)
 	if floor != nil && floor.rule > blocked {
 		floor.refundLikeLocked(total, now)
-		if floor.decideLocked(now, &ofFloor) == nil {
-			w.Floor = int64(ofFloor.RetryAfter)
+		if floor.decideLocked(now, &sd.floor) == nil {
+			sd.Floor = int64(sd.floor.RetryAfter)
 		} else { // the cost is over its burst
 			floor.cost = 0
-			_ = floor.decideLocked(now, &ofFloor)
+			_ = floor.decideLocked(now, &sd.floor)
 		}
 		if floor.shard.GateLocked(cacheKey(floor.key)).NotBefore() > now {
-			ofFloor.Remaining = 0 // a floor that is held pays nothing
+			sd.floor.Remaining = 0 // a floor that is held pays nothing
 		}
 	}
-	inTotal := ofTotal.Remaining
-	w.Loan = total.borrowLocked(now, &ofTotal)
-	if ofTotal.Allowed && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
-		total.ruleLocked().report(&ofTotal, total.shard.GateLocked(cacheKey(total.key)).Tail(total.from), now)
-		inTotal = ofTotal.Remaining
-		ofTotal.Remaining = max(0, inTotal-limitsIn(total.shard).kept(total.key.Name))
+	if sd.Loan = sd.Total; total.rule > blocked && total.op != opRefund {
+		sd.kept = limitsIn(total.shard).kept(total.key.Name)
+		sd.Loan = total.loanLocked(now, sd.kept)
 	}
-	ofFloor.Remaining = min(ofFloor.Remaining, inTotal) // after a crash the total may have less
-	if w.Floor == share.Never && w.Loan == share.Never && total.rule > blocked {
-		ls := limitsIn(total.shard)
-		most := ofTotal.Limit.Burst - ls.kept(total.key.Name)
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most, ls.labeled(total.key))
+	if sd.Floor == share.Never && sd.Loan == share.Never && total.rule > blocked {
+		most := sd.total.Limit.Burst - sd.kept
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most,
+			limitsIn(total.shard).labeled(total.key))
 	}
-	chargeLocked(ceiling, floor, total, &w)
-	if ceiling == nil {
-		ofCeiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
-	}
-	*d = decisionOf(&w, &ofCeiling, &ofTotal, &ofFloor)
+	chargeLocked(ceiling, floor, total, &sd.Waits)
+	*d = sd.decision(total.ruleLocked(), total.shard.GateLocked(cacheKey(total.key)).Tail(total.tat), now)
 	total.reportTaken(d)
 	return nil
 }
@@ -209,15 +202,9 @@ func (r *request) refundLikeLocked(total *request, now int64) {
 	r.spent = cmp.Or(now-ago, -1) // 0 would mean that it is not known
 }
 
-// borrowLocked returns the wait until a total lends. It subtracts the tokens
-// that loans leave in the total from of.Remaining.
-func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
-	if r.rule <= blocked || r.op == opRefund {
-		return int64(of.RetryAfter)
-	}
-	kept := limitsIn(r.shard).kept(r.key.Name)
-	of.Remaining = max(0, of.Remaining-kept)
-	if kept > limitsIn(r.shard).rules[r.rule].rate.burst-r.cost {
+// loanLocked returns the wait until a total lends, and keeps so many tokens.
+func (r *request) loanLocked(now, kept int64) (wait int64) {
+	if kept > r.ruleLocked().rate.burst-r.cost {
 		return share.Never
 	}
 	loan := *r
@@ -230,13 +217,13 @@ func (r *request) borrowLocked(now int64, of *Decision) (wait int64) {
 // chargeLocked cancels the new TATs of the buckets in a group that do not pay.
 // ceiling and floor may be nil.
 func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
-	allowed, own := w.RetryAfter() == 0, w.Own() == 0
-	total.allowed = min(w.Own(), w.Loan) == 0
+	total.allowed = w.TotalPays()
+	allowed := w.RetryAfter() == 0
 	if ceiling != nil {
 		ceiling.allowed = allowed
 	}
 	for _, r := range []*request{ceiling, total, floor} {
-		if r != nil && (!allowed || r == floor && !own) {
+		if r != nil && (!allowed || r == floor && !w.FloorPays()) {
 			r.to = r.from
 		}
 	}
@@ -246,7 +233,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	if floor == nil {
 		return
 	}
-	if floor.allowed = true; !allowed || !own {
+	if floor.allowed = true; !w.FloorPays() {
 		floor.op = opCheck
 	} else {
 		// After a failed commit the floor must not have tokens that the total lacks.
@@ -255,17 +242,29 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 }
 
-// decisionOf returns the decision of a class's ceiling, or of the floor or
-// total that pays: the stricter of the two.
-func decisionOf(w *share.Waits, ofCeiling, ofTotal, ofFloor *Decision) Decision {
-	source := *ofTotal
-	if w.ShowsFloor(ofFloor.Remaining, ofTotal.Remaining) {
-		source = *ofFloor
+// shareDecision has the decisions on the buckets of a class's request, each for
+// itself, and the waits for them. floor is the zero Decision without a floor.
+type shareDecision struct {
+	share.Waits
+	ceiling, floor, total Decision
+	kept                  int64 // tokens that loans leave in the total
+}
+
+// decision returns the decision of the ceiling, or of the floor or total that
+// pays: the stricter of the two. tat is that of the total before the request.
+func (sd *shareDecision) decision(total *rule, tat, now int64) Decision {
+	if sd.Total == 0 && !sd.TotalPays() { // it has the tokens, and keeps them
+		total.report(&sd.total, tat, now)
 	}
-	wait := min(w.Own(), w.Loan)
-	source.Allowed, source.RetryAfter = wait == 0, time.Duration(wait)
-	if ofCeiling.Stricter(&source) {
-		return *ofCeiling
+	sd.floor.Remaining = min(sd.floor.Remaining, sd.total.Remaining) // after a crash the total may have less
+	sd.total.Remaining = max(0, sd.total.Remaining-sd.kept)
+	source := sd.total
+	if sd.ShowsFloor(sd.floor.Remaining, sd.total.Remaining) {
+		source = sd.floor
+	}
+	source.Allowed, source.RetryAfter = sd.TotalPays(), time.Duration(min(sd.Own(), sd.Loan))
+	if sd.ceiling.Stricter(&source) {
+		return sd.ceiling
 	}
 	return source
 }
@@ -296,9 +295,8 @@ func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool)
 
 func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Request, d *Decision) (done bool) {
 	now := l.clock.Now()
-	var ds [3]Decision
-	inTotal, kept := int64(0), int64(0)
-	w := share.Waits{Floor: share.Never}
+	var sd shareDecision
+	of := [...]*Decision{&sd.ceiling, &sd.total, &sd.floor}
 	for i := range at {
 		f, s := &at[i], at[i].shard
 		index, ok := s.Find(uint16(keys[i].Name), keys[i].ID, f.hash)
@@ -313,46 +311,36 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 			return false
 		}
 		rule, tat := &limits.rules[s.At(index).Rule()], s.At(index).TAT()
-		if cmp.Or(rule.limit.Durability, l.opts.Durability) >= Leased && req.Mode != CheckOnly {
+		if rule.level(l.opts.Durability) >= Leased && req.Mode != CheckOnly {
 			return false
 		}
-		f.index = index
-		cost := req.Cost
-		if uint64(cost) > uint64(rule.rate.burst) { // the cost may be negative
-			if i != 2 {
-				return false
-			}
+		f.index, f.rule = index, rule
+		cost, most := req.Cost, rule.rate.burst
+		switch {
+		case i == 1:
+			sd.kept = limits.kept(keys[i].Name)
+			most -= sd.kept
+		case i == 2 && cost > most: // the floor never pays it
 			cost = 0
 		}
+		if uint64(cost) > uint64(most) { // the cost may be negative
+			return false
+		}
 		f.next, f.state = rule.decide(tat, now, cost, 0)
-		ds[i].Key = keys[i]
-		f.report(&ds[i], rule)
-		if cost != req.Cost { // the floor never pays it
+		of[i].Key = keys[i]
+		f.report(of[i], rule)
+		if cost != req.Cost {
 			f.next, f.wait = tat, share.Never
 		}
-		if i == 1 {
-			inTotal, kept = ds[i].Remaining, limits.kept(keys[i].Name)
-			if kept > rule.rate.burst-req.Cost {
-				return false
-			}
-			ds[i].Remaining = max(0, inTotal-kept)
-			_, loan := rule.decide(tat, now, req.Cost+kept, 0)
-			w.Loan = loan.wait
-		}
 	}
-	if w.Ceiling, w.Total = at[0].wait, at[1].wait; len(at) == 3 {
-		w.Floor = at[2].wait
+	total := &at[1]
+	tat := total.shard.At(total.index).TAT()
+	_, loan := total.rule.decide(tat, now, req.Cost+sd.kept, 0)
+	sd.Waits = share.Waits{Ceiling: at[0].wait, Floor: share.Never, Total: total.wait, Loan: loan.wait}
+	if len(at) == 3 {
+		sd.Floor = at[2].wait
 	}
-	if w.Total == 0 && min(w.Own(), w.Loan) > 0 { // the total has the tokens, and keeps them
-		f := &at[1]
-		bucket := f.shard.At(f.index)
-		limitsIn(f.shard).rules[bucket.Rule()].report(&ds[1], bucket.TAT(), now)
-		inTotal = ds[1].Remaining
-		ds[1].Remaining = max(0, inTotal-kept)
-	}
-	ds[2].Remaining = min(ds[2].Remaining, inTotal)
-	ds[0].Allowed, ds[0].RetryAfter = w.Ceiling == 0, time.Duration(w.Ceiling)
-	*d = decisionOf(&w, &ds[0], &ds[1], &ds[2])
+	*d = sd.decision(total.rule, tat, now)
 	if req.Mode == CheckOnly {
 		return true
 	}
@@ -361,13 +349,13 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 	}
 	for i := range at {
 		f := &at[i]
-		pays := d.Allowed && (i != 2 || w.Own() == 0)
+		pays := d.Allowed && (i != 2 || sd.FloorPays())
 		if pays && req.Cost > 0 {
 			f.shard.Write(f.index, f.next)
 		} else if !f.shard.At(f.index).Has(table.Used) {
 			f.shard.Use(f.index)
 		}
-		if pays || i == 0 || i == 1 && min(w.Own(), w.Loan) > 0 {
+		if pays || i == 0 || i == 1 && !sd.TotalPays() {
 			wait := int64(1)
 			if pays {
 				wait = 0

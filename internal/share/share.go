@@ -17,6 +17,13 @@ type Waits struct {
 // Own returns the wait until the floor pays.
 func (w *Waits) Own() int64 { return max(w.Floor, w.Total) }
 
+// TotalPays reports whether the total has the tokens, for an own request or a
+// loan.
+func (w *Waits) TotalPays() bool { return min(w.Own(), w.Loan) == 0 }
+
+// FloorPays reports whether an own request passes.
+func (w *Waits) FloorPays() bool { return max(w.Ceiling, w.Own()) == 0 }
+
 // RetryAfter returns the wait until the request is allowed.
 func (w *Waits) RetryAfter() int64 { return max(w.Ceiling, min(w.Own(), w.Loan)) }
 
@@ -36,7 +43,7 @@ func (m *Mistake) Error() string { return m.Text }
 // own request passes before a loan, and waits for the floor and not for the
 // total.
 func (w *Waits) ShowsFloor(floor, lendable int64) bool {
-	if min(w.Own(), w.Loan) == 0 {
+	if w.TotalPays() {
 		return floor > lendable
 	}
 	return w.Floor >= w.Total && w.Own() < w.Loan
