@@ -1,10 +1,10 @@
 package stint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
-	"math/bits"
 	"runtime"
 	"time"
 
@@ -40,19 +40,6 @@ func (d *Decision) Stricter(e *Decision) bool {
 
 func (d *Decision) state() state {
 	return state{int64(d.RetryAfter), d.Remaining, int64(d.ResetAfter)}
-}
-
-// state has the numbers of a Decision. None is negative.
-type state struct{ wait, remaining, reset int64 }
-
-// stricter returns 1 if Decision.Stricter is true because of the numbers, and
-// otherwise 0. It compares them like three digits of one number, because a
-// processor cannot predict branches on the state of buckets.
-func (a state) stricter(b state) int {
-	_, less := bits.Sub64(uint64(b.reset), uint64(a.reset), 0)
-	_, less = bits.Sub64(uint64(a.remaining), uint64(b.remaining), less)
-	_, less = bits.Sub64(uint64(b.wait), uint64(a.wait), less)
-	return int(less)
 }
 
 // Allow reports whether one request for the key may pass, and spends a token
@@ -182,6 +169,18 @@ type ask struct {
 	op   op
 }
 
+// located is the place of a bucket that may be in memory.
+type located struct {
+	shard *cache.Shard
+	hash  uint64
+}
+
+// locate returns the place of a bucket.
+func (l *Limiter) locate(key Key) (at located) {
+	at.shard, at.hash = l.cache.Shard(uint16(key.Name), key.ID)
+	return at
+}
+
 // fastPath decides on a bucket that is in memory and has no hold, queue or
 // commit to deal with. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
@@ -191,6 +190,17 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
 	var a ask
 	a.key, a.cost, a.op = key, cost, op
 	return l.fastPathOf(&a, d)
+}
+
+// isShare reports whether a Name is in a tree of shares. It stays in it, but a
+// SetLimits under way may bring it: so a fast path asks the limits of the shard
+// again.
+func (l *Limiter) isShare(name Name) bool {
+	return l.hasShares.Load() && l.limits.Load().isShare(name)
+}
+
+func (ls *Limits) isShare(name Name) bool {
+	return ls.members != nil && ls.member(name).role != plainRole
 }
 
 // fastPathOf is fastPath for a request whose shard is known, or nil. An older
@@ -639,6 +649,13 @@ func (r *request) useConfiguredLocked(level Durability) {
 	}
 }
 
+// same reports whether two limits are the same. A limit without a level has the
+// default level.
+func same(a, b Limit, level Durability) bool {
+	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
+	return a == b
+}
+
 // outliveGivenLocked makes a reset durable if given limits have changed the bucket
 // in the store, or may have: no limit is configured, or the bucket was loaded. At
 // which level they did so is not known any more.
@@ -779,22 +796,6 @@ func (r *request) reportTaken(d *Decision) {
 	}
 }
 
-// decide returns the TAT of a bucket after a spend of cost tokens at the instant
-// now, and its state then. Before the instant notBefore it denies, and the TAT
-// stays as it was. It takes 0 ≤ cost ≤ burst.
-func (r *rule) decide(tat, now, cost, notBefore int64) (next int64, found state) {
-	at := r.at(now)
-	next, found.wait = r.rate.spend(tat, at, cost)
-	if found.wait != 0 && at != now {
-		found.wait = at - now
-	}
-	if early := notBefore - now; early > found.wait {
-		next, found.wait = tat, early
-	}
-	found.remaining, found.reset = r.holds(next, now, at)
-	return next, found
-}
-
 // report puts the state, and the limit, into d.
 func (a *state) report(d *Decision, r *rule) {
 	d.Allowed = a.wait == 0
@@ -847,17 +848,6 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 	d.Limit = r.limit
 	remaining, reset := r.holds(tat, now, at)
 	d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
-}
-
-// holds returns the tokens in a bucket with this TAT, and the time until it is
-// full.
-func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
-	reset = resetAfter(tat, at)
-	remaining = r.rate.left(reset)
-	if at != now && reset != 0 {
-		reset = at - now
-	}
-	return remaining, reset
 }
 
 // countLocked counts a decision to spend.

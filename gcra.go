@@ -162,3 +162,43 @@ func resetAfter(tat, now int64) int64 {
 	now = instant(now)
 	return max(now, tat) - now
 }
+
+// state has the numbers of a Decision. None is negative.
+type state struct{ wait, remaining, reset int64 }
+
+// stricter returns 1 if Decision.Stricter is true because of the numbers, and
+// otherwise 0. It compares them like three digits of one number, because a
+// processor cannot predict branches on the state of buckets.
+func (a state) stricter(b state) int {
+	_, less := bits.Sub64(uint64(b.reset), uint64(a.reset), 0)
+	_, less = bits.Sub64(uint64(a.remaining), uint64(b.remaining), less)
+	_, less = bits.Sub64(uint64(b.wait), uint64(a.wait), less)
+	return int(less)
+}
+
+// decide returns the TAT of a bucket after a spend of cost tokens at the instant
+// now, and its state then. Before the instant notBefore it denies, and the TAT
+// stays as it was. It takes 0 ≤ cost ≤ burst.
+func (r *rule) decide(tat, now, cost, notBefore int64) (next int64, found state) {
+	at := r.at(now)
+	next, found.wait = r.rate.spend(tat, at, cost)
+	if found.wait != 0 && at != now {
+		found.wait = at - now
+	}
+	if early := notBefore - now; early > found.wait {
+		next, found.wait = tat, early
+	}
+	found.remaining, found.reset = r.holds(next, now, at)
+	return next, found
+}
+
+// holds returns the tokens in a bucket with this TAT, and the time until it is
+// full.
+func (r *rule) holds(tat, now, at int64) (remaining, reset int64) {
+	reset = resetAfter(tat, at)
+	remaining = r.rate.left(reset)
+	if at != now && reset != 0 {
+		reset = at - now
+	}
+	return remaining, reset
+}

@@ -1,7 +1,6 @@
 package stint
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -323,13 +322,6 @@ var (
 	unlimitedRule rule // in a Decision its Limit is zero
 	blockedRule   = rule{limit: Blocked}
 )
-
-// same reports whether two limits are the same. A limit without a level has the
-// default level.
-func same(a, b Limit, level Durability) bool {
-	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
-	return a == b
-}
 
 // isZero is a comparison with Limit{}, which the compiler makes a call that reads
 // the Limit in larger pieces than the caller has just written it.

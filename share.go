@@ -24,6 +24,26 @@ func (ls *Limits) Share(key Key) (total, floor Key, kept int64, ok bool) {
 	return m.total.Key(""), floor, ls.kept(m.total), true
 }
 
+// kept returns the tokens that loans leave in a total.
+func (ls *Limits) kept(total Name) int64 {
+	if m := ls.member(total); m.role == totalRole {
+		return ls.totals[m.sum].Burst()
+	}
+	return 0
+}
+
+// floorOf returns the floor of an id of a class.
+func (ls *Limits) floorOf(m member, id string) (Key, bool) {
+	if m.floor == 0 {
+		return Key{}, false
+	}
+	key := m.floor.Key(id)
+	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
+		return Key{}, false
+	}
+	return key, true
+}
+
 // group is a request for a class or a total, with a part for each bucket.
 type group struct {
 	at   [totalRole + 1]int // by role: index in the sorted requests
@@ -42,15 +62,12 @@ func (g *group) part(rs []request, of role) *request {
 
 // submitShare is submit for a limit in a tree of shares.
 func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *cache.Batch, err error) {
-	if err := l.checkMode(&req); err != nil {
-		return Decision{}, nil, l.failed(req.Key, err)
-	}
 	if op == opCheck {
 		req.Mode, op = CheckOnly, opSpend
-	} else if req.Mode != UpTo {
+	} else if req.Mode == SpendOnly { // it is alone
 		req.Mode = CheckAndSpend
 	}
-	if m.role == classRole && op == opSpend && req.Mode != UpTo && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
+	if m.role == classRole && op == opSpend && req.Mode < UpTo && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
 		return d, nil, nil
 	}
 	in, _, err = l.submitAll([]Request{req}, &d, nil, op)

@@ -74,37 +74,6 @@ func (ls *Limits) member(name Name) member {
 	return ls.members[name]
 }
 
-// isShare reports whether a Name is in a tree of shares. It stays in it, but a
-// SetLimits under way may bring it: so a fast path asks the limits of the shard
-// again.
-func (l *Limiter) isShare(name Name) bool {
-	return l.hasShares.Load() && l.limits.Load().isShare(name)
-}
-
-func (ls *Limits) isShare(name Name) bool {
-	return ls.members != nil && ls.member(name).role != plainRole
-}
-
-// kept returns the tokens that loans leave in a total.
-func (ls *Limits) kept(total Name) int64 {
-	if m := ls.member(total); m.role == totalRole {
-		return ls.totals[m.sum].Burst()
-	}
-	return 0
-}
-
-// floorOf returns the floor of an id of a class.
-func (ls *Limits) floorOf(m member, id string) (Key, bool) {
-	if m.floor == 0 {
-		return Key{}, false
-	}
-	key := m.floor.Key(id)
-	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
-		return Key{}, false
-	}
-	return key, true
-}
-
 // floors yields the ids of a class that have a floor, and their rules.
 func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
 	return func(yield func(string, uint32) bool) {
