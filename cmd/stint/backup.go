@@ -68,7 +68,7 @@ func (f *dbFlags) source(to string) (interface {
 	if to == "-" {
 		return f.look()
 	}
-	store, owner, err := openOrAsk(f, f.openToReadWithin)
+	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
 	if owner != nil {
 		return owner, err
 	}

@@ -25,7 +25,7 @@ would be left after the spend. --cost 0 shows what is left now.`,
 // no file, and gives no label a number. If nothing was ever spent, the store is
 // empty.
 func (f *dbFlags) openToLook(label string) (*target, error) {
-	to, err := reach(f, label, f.openToReadWithin, func(store *readStore) (*target, error) {
+	to, err := reach(f, label, (*dbFlags).openToRead, func(store *readStore) (*target, error) {
 		if name, ok := numberOf(store.Store, label); ok {
 			return &target{cmd: f.cmd, store: unsaved{store}, name: name}, nil
 		}

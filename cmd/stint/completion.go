@@ -113,7 +113,7 @@ func completer(cmd *cobra.Command) (
 		db.path = flag.Value.String()
 	}
 	end := time.Now().Add(mostTime)
-	store, owner, err := openOrAsk(&db, db.openToReadWithin)
+	store, owner, err := openOrAsk(&db, (*dbFlags).openToRead)
 	switch {
 	case err != nil:
 		return nil, nil, func() error { return nil }

@@ -95,7 +95,7 @@ func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.
 	opened := make(chan error, 1)
 	go func() {
 		var err error
-		store, owner, err = openOrAsk(&db, db.openWithin)
+		store, owner, err = openOrAsk(&db, (*dbFlags).open)
 		opened <- err
 	}()
 	select {
@@ -250,7 +250,7 @@ func (l *waiter) setLast(store dbfile.Store, turn int64) error {
 func (l *waiter) leave() error {
 	db := l.f.db
 	db.lockTimeout = min(db.lockTimeout, leaveTimeout)
-	store, owner, err := openOrAsk(&db, db.openExistingWithin)
+	store, owner, err := openOrAsk(&db, (*dbFlags).openExisting)
 	if errors.Is(err, stint.ErrLocked) {
 		return nil // the turn stays in the file
 	} else if err != nil {

@@ -115,7 +115,7 @@ func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
 			}
 		}
 	}
-	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	store, owner, err := openOrAsk(&f.db, (*dbFlags).openToRead)
 	switch {
 	case err != nil:
 		return nil, err

@@ -15,21 +15,18 @@ import (
 	"github.com/stint-go/stint/internal/display"
 )
 
-// opener opens the file, and waits for at most timeout while another process
-// has it open.
-type opener[S any] func(timeout time.Duration) (S, error)
-
 // openOrAsk opens the file or, if another process has it open, connects to that
 // process. It returns the one or the other. It waits for a process that is
 // about to open or to close the file.
-func openOrAsk[S any](f *dbFlags, open opener[S]) (store S, owner *hostlimit.Limiter, err error) {
+func openOrAsk[S any](f *dbFlags, open func(*dbFlags) (S, error)) (store S, owner *hostlimit.Limiter, err error) {
 	path, _, err := f.file()
 	if err != nil {
 		return store, nil, err
 	}
-	deadline := time.Now().Add(f.lockTimeout)
+	deadline, once := time.Now().Add(f.lockTimeout), *f
 	for patience := time.Millisecond; ; patience = 50 * time.Millisecond {
-		store, err = open(max(time.Millisecond, min(patience, time.Until(deadline))))
+		once.lockTimeout = max(time.Millisecond, min(patience, time.Until(deadline)))
+		store, err = open(&once)
 		if !errors.Is(err, stint.ErrLocked) {
 			return store, nil, err
 		}
@@ -69,7 +66,7 @@ func labelsOf(owner *hostlimit.Limiter) map[stint.Name]string {
 // look opens the file for reading or, if a program has the file open, a copy that
 // the program sends.
 func (f *dbFlags) look() (*readStore, error) {
-	store, owner, err := openOrAsk(f, f.openToReadWithin)
+	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
 	if owner == nil {
 		return store, err
 	}

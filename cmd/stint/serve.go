@@ -316,7 +316,7 @@ func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, 
 // use of the file.
 func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), done func() error, err error) {
 	f.db.cmd = f.limits.cmd
-	store, owner, err := openOrAsk(&f.db, f.db.openWithin)
+	store, owner, err := openOrAsk(&f.db, (*dbFlags).open)
 	if err != nil {
 		return nil, nil, err
 	}

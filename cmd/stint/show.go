@@ -137,7 +137,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 // queue. With --name, it returns the bucket of a running program even if it is
 // full. now becomes the time of the file or of the program.
 func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found []*shown, err error) {
-	store, owner, err := openOrAsk(&f.db, f.db.openToReadWithin)
+	store, owner, err := openOrAsk(&f.db, (*dbFlags).openToRead)
 	switch {
 	case err != nil:
 		return nil, err

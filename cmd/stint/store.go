@@ -81,10 +81,7 @@ func stateDir() (string, error) {
 }
 
 // open opens the file, or makes one if there is none.
-func (f *dbFlags) open() (dbfile.Store, error) { return f.openWithin(f.lockTimeout) }
-
-// openWithin is open, but waits for another process for at most timeout.
-func (f *dbFlags) openWithin(timeout time.Duration) (dbfile.Store, error) {
+func (f *dbFlags) open() (dbfile.Store, error) {
 	path, dir, err := f.file()
 	if err != nil {
 		return nil, err
@@ -94,7 +91,7 @@ func (f *dbFlags) openWithin(timeout time.Duration) (dbfile.Store, error) {
 			return nil, failed(err)
 		}
 	}
-	store, err := dbfile.Open(path, nil, &stint.Options{LockTimeout: timeout})
+	store, err := dbfile.Open(path, nil, &stint.Options{LockTimeout: f.lockTimeout})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
 	}
@@ -103,10 +100,6 @@ func (f *dbFlags) openWithin(timeout time.Duration) (dbfile.Store, error) {
 
 // openExisting opens the file. If there is none, the error is fs.ErrNotExist.
 func (f *dbFlags) openExisting() (dbfile.Store, error) {
-	return f.openExistingWithin(f.lockTimeout)
-}
-
-func (f *dbFlags) openExistingWithin(timeout time.Duration) (dbfile.Store, error) {
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
@@ -114,18 +107,16 @@ func (f *dbFlags) openExistingWithin(timeout time.Duration) (dbfile.Store, error
 	if _, err := os.Stat(path); err != nil {
 		return nil, failed(notThere(err))
 	}
-	return f.openWithin(timeout)
+	return f.open()
 }
 
 // openToRead opens the file so that nothing in it changes.
-func (f *dbFlags) openToRead() (*readStore, error) { return f.openToReadWithin(f.lockTimeout) }
-
-func (f *dbFlags) openToReadWithin(timeout time.Duration) (*readStore, error) {
+func (f *dbFlags) openToRead() (*readStore, error) {
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
 	}
-	return readFile(path, path, timeout)
+	return readFile(path, path, f.lockTimeout)
 }
 
 // readFile opens the file at path for reading. If path is a copy, of is the

@@ -43,7 +43,7 @@ func (t *target) Close() error {
 // openToSpend opens the file, and finds the number that it has for the label of a
 // limit. If it has none, the label gets one.
 func (f *dbFlags) openToSpend(label string) (*target, error) {
-	return reach(f, label, f.openWithin, func(store dbfile.Store) (*target, error) {
+	return reach(f, label, (*dbFlags).open, func(store dbfile.Store) (*target, error) {
 		name, err := store.Number(label)
 		if err != nil {
 			return nil, failed(errors.Join(err, store.Close()))
@@ -55,7 +55,7 @@ func (f *dbFlags) openToSpend(label string) (*target, error) {
 // openToGive is openToSpend for commands that give tokens back. A label that
 // the file does not have is an error: nothing was ever spent there.
 func (f *dbFlags) openToGive(label string) (*target, error) {
-	return reach(f, label, f.openExistingWithin, func(store dbfile.Store) (*target, error) {
+	return reach(f, label, (*dbFlags).openExisting, func(store dbfile.Store) (*target, error) {
 		if name, ok := numberOf(store, label); ok {
 			return &target{cmd: f.cmd, store: store, name: name}, nil
 		}
@@ -65,7 +65,7 @@ func (f *dbFlags) openToGive(label string) (*target, error) {
 
 // reach opens the target of a label. If no program has the file, found makes
 // the target from the open file.
-func reach[S any](f *dbFlags, label string, open opener[S], found func(S) (*target, error)) (*target, error) {
+func reach[S any](f *dbFlags, label string, open func(*dbFlags) (S, error), found func(S) (*target, error)) (*target, error) {
 	store, owner, err := openOrAsk(f, open)
 	switch {
 	case err != nil:
