@@ -131,8 +131,9 @@ func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error)
 // bucket without a queue is not in the map.
 func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	waited := map[stint.Key]time.Duration{}
-	for name, label := range store.Labels() {
-		limit, ok := lineOf(store.Store, label)
+	labels := store.Labels()
+	for name, label := range labels {
+		limit, ok := lineOf(labels, label)
 		if !ok {
 			continue
 		}

@@ -26,7 +26,7 @@ would be left after the spend. --cost 0 shows what is left now.`,
 // empty.
 func (f *dbFlags) openToLook(label string) (*target, error) {
 	to, err := reach(f, label, (*dbFlags).openToRead, func(store *readStore) (*target, error) {
-		if name, ok := numberOf(store.Store, label); ok {
+		if name, ok := numberOf(store.Labels(), label); ok {
 			return &target{cmd: f.cmd, store: unsaved{store}, name: name}, nil
 		}
 		return nothing(), failed(store.Close())

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/limitsfile"
 )
@@ -59,19 +56,22 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 	if f := cmd.Flag("name"); f != nil && f.Changed {
 		label = f.Value.String()
 	}
-	labels, idsOf, done := completer(cmd)
-	defer done()
-	for name, l := range labels {
-		if l != label {
-			continue
+	end := time.Now().Add(mostTime)
+	in, err := completing(cmd)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer in.Close()
+	name, ok := numberOf(in.labels, label)
+	if !ok {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	for b, err := range in.buckets(name) {
+		if err != nil || time.Now().After(end) || len(ids) == mostCompletions {
+			break
 		}
-		for id := range idsOf(name) {
-			if strings.HasPrefix(id, begun) && display.Printable(id) == id {
-				ids = append(ids, id)
-			}
-			if len(ids) == mostCompletions {
-				break
-			}
+		if strings.HasPrefix(b.id, begun) && display.Printable(b.id) == b.id {
+			ids = append(ids, b.id)
 		}
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
@@ -82,13 +82,11 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string, d cobra.ShellCompDirective) {
 	if f := cmd.Flag("limits"); f != nil && f.Changed {
 		found, _ = limitsfile.Labels(f.Value.String())
-	} else {
-		labels, _, done := completer(cmd)
-		defer done()
-		for _, label := range labels {
-			if limit, isLine := strings.CutSuffix(label, lineSuffix); !isLine || !hasLabel(labels, limit) {
-				found = append(found, label)
-			}
+	} else if in, err := completing(cmd); err == nil {
+		defer in.Close()
+		names, _ := in.named("")
+		for _, name := range names {
+			found = append(found, in.labels[name])
 		}
 	}
 	found = slices.DeleteFunc(found, func(l string) bool { return !strings.HasPrefix(l, begun) })
@@ -96,45 +94,14 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-func hasLabel(labels map[stint.Name]string, label string) bool {
-	return slices.Contains(slices.Collect(maps.Values(labels)), label)
-}
-
 // mostTime is how long a shell waits for completions.
 const mostTime = 500 * time.Millisecond
 
-// completer returns the labels of the file that the command's flags name, and a
-// function that finds the ids of each. They come from the program that has it
-// open, if there is one. Without a file there are none.
-func completer(cmd *cobra.Command) (
-	labels map[stint.Name]string, idsOf func(stint.Name) iter.Seq[string], done func() error) {
-	db := dbFlags{cmd: cmd, lockTimeout: 100 * time.Millisecond}
+// completing opens the file that the command's flags name.
+func completing(cmd *cobra.Command) (*view, error) {
+	db := dbFlags{lockTimeout: 100 * time.Millisecond} // without a command, so without warnings
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}
-	end := time.Now().Add(mostTime)
-	store, owner, err := openOrAsk(&db, (*dbFlags).openToRead)
-	switch {
-	case err != nil:
-		return nil, nil, func() error { return nil }
-	case owner != nil:
-		return labelsOf(owner), func(name stint.Name) iter.Seq[string] {
-			return func(yield func(string) bool) {
-				for b, err := range owner.Buckets(name) {
-					if err != nil || time.Now().After(end) || !yield(b.Key.ID) {
-						return
-					}
-				}
-			}
-		}, owner.Close
-	}
-	return store.Labels(), func(name stint.Name) iter.Seq[string] {
-		return func(yield func(string) bool) {
-			for change, err := range store.All(name) {
-				if err != nil || time.Now().After(end) || !yield(change.Key.ID) {
-					return
-				}
-			}
-		}
-	}, store.Close
+	return db.view()
 }

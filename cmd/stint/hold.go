@@ -182,7 +182,7 @@ func (f *holdFlags) list(cmd *cobra.Command) error {
 	if err := errors.Join(err, store.Close()); err != nil {
 		return failed(err)
 	}
-	if f.name != "" && !hasLabel(names, f.name) {
+	if _, ok := numberOf(names, f.name); !ok && f.name != "" {
 		return noSuchLabel(f.name)
 	}
 	maps.DeleteFunc(held, func(key stint.Key, _ time.Duration) bool { return f.name != "" && names[key.Name] != f.name })

@@ -149,10 +149,10 @@ func (f *importFlags) put(in *imported) (all int, err error) {
 // file does not have keeps its number. If the file uses that number, the label
 // gets another one, but none that another label keeps.
 func number(store dbfile.Store, names map[stint.Name]string) (map[stint.Name]stint.Name, error) {
-	numbers := map[stint.Name]stint.Name{}
+	numbers, has := map[stint.Name]stint.Name{}, store.Labels()
 	var others []stint.Name
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		n, ok := numberOf(store, names[name])
+		n, ok := numberOf(has, names[name])
 		if !ok && store.Declare(stint.Names{name: {Label: names[name]}}) == nil {
 			n, ok = name, true
 		}

@@ -53,13 +53,6 @@ func (f *limitFlags) label() string {
 	return f.name
 }
 
-// wants reports whether to show the buckets of a label. Without --name, those of
-// all limits are shown.
-func (f *limitFlags) wants(store *readStore, label string) bool {
-	_, isLine := lineOf(store.Store, label)
-	return label == f.name || f.name == "" && !isLine
-}
-
 // resolve returns the limit that the flags give for an id, if there is one.
 func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {
 	limits, numbers, err := f.load(counter())

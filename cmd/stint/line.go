@@ -22,9 +22,9 @@ const lineSuffix = " line"
 
 // lineOf returns the limit whose turns the file keeps under a label. ok is
 // false if the label is not one for turns.
-func lineOf(store dbfile.Store, label string) (limit stint.Name, ok bool) {
+func lineOf(labels map[stint.Name]string, label string) (limit stint.Name, ok bool) {
 	if label, ok = strings.CutSuffix(label, lineSuffix); ok {
-		limit, ok = numberOf(store, label)
+		limit, ok = numberOf(labels, label)
 	}
 	return limit, ok
 }
@@ -226,7 +226,7 @@ func (l *waiter) label() string { return l.f.limits.label() + lineSuffix }
 
 // last returns the last turn of the id, or 0 if there is none.
 func (l *waiter) last(store dbfile.Store, now time.Time) (int64, error) {
-	name, ok := numberOf(store, l.label())
+	name, ok := numberOf(store.Labels(), l.label())
 	if !ok {
 		return 0, nil
 	}

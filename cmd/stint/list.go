@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -60,7 +59,7 @@ What is not known is empty.`,
 			if err := f.misused(cmd); err != nil {
 				return err
 			}
-			buckets, err := f.list(cmd, time.Now())
+			buckets, err := f.list()
 			if err != nil {
 				return err
 			}
@@ -100,108 +99,33 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 }
 
 // list returns the buckets that are not full, are held, or have a queue, in the
-// order in which they are shown. From a file it reads the TATs without a
-// Limiter, which would delete holds that are over. A program knows the limits,
-// too.
-func (f *listFlags) list(cmd *cobra.Command, now time.Time) ([]*bucket, error) {
+// order in which they are shown. A program knows the limits, too.
+func (f *listFlags) list() (buckets []*bucket, err error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	measure := func(b *bucket) {
-		if name, ok := numbers[b.label]; ok {
-			if limit, ok := limits.For(name.Key(b.id)); ok {
-				b.measure(limit, now)
-			}
-		}
-	}
-	store, owner, err := openOrAsk(&f.db, (*dbFlags).openToRead)
-	switch {
-	case err != nil:
-		return nil, err
-	case owner != nil:
-		now = owner.Now()
-		buckets, err := f.ask(owner, measure)
-		return buckets, errors.Join(err, failed(owner.Close()))
-	}
-	if _, ok := numberOf(store.Store, f.limits.name); !ok && f.limits.name != "" {
-		return nil, errors.Join(noSuchLabel(f.limits.name), store.Close())
-	}
-	now, err = timeOf(cmd, store.Store)
-	if err != nil {
-		return nil, errors.Join(err, store.Close())
-	}
-	buckets, err := f.read(store, now, measure)
-	return buckets, failed(errors.Join(err, store.Close()))
-}
-
-// ask returns the buckets of a running program, each of them measured.
-func (f *listFlags) ask(owner *hostlimit.Limiter, measure func(b *bucket)) ([]*bucket, error) {
-	var buckets []*bucket
-	labels, now := labelsOf(owner), owner.Now()
-	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
-		return nil, notDeclared{f.limits.name, owner.OwnerPID(), labels}
-	}
-	for name, label := range labels {
-		if f.limits.name != "" && label != f.limits.name {
-			continue
-		}
-		for b, err := range owner.Buckets(name) {
-			if err != nil {
-				return nil, failed(err)
-			}
-			listed := asked(label, b, now)
-			measure(listed)
-			if buckets = append(buckets, listed); f.top > 0 && len(buckets) >= 2*f.top+1000 {
-				buckets = f.order(buckets) // bounds the memory that many buckets take
-			}
-		}
-	}
-	return f.order(buckets), nil
-}
-
-// read returns the buckets, each of them measured.
-func (f *listFlags) read(store *readStore, now time.Time, measure func(b *bucket)) ([]*bucket, error) {
-	var buckets []*bucket
-	add := func(b *bucket) {
-		measure(b)
-		if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
-			buckets = f.order(buckets) // bounds the memory that a large file takes
-		}
-	}
-	held, err := holds(store, now)
+	in, err := f.db.view()
 	if err != nil {
 		return nil, err
 	}
-	waited, err := lines(store, now)
+	defer func() { err = errors.Join(err, in.Close()) }()
+	names, err := in.named(f.limits.name)
 	if err != nil {
 		return nil, err
 	}
-	for name, label := range store.Labels() {
-		if !f.limits.wants(store, label) {
-			continue
-		}
-		for change, err := range store.All(name) {
+	for _, name := range names {
+		for b, err := range in.buckets(name) {
 			if err != nil {
 				return nil, err
 			}
-			b := &bucket{label: label, id: change.Key.ID, fullIn: until(change.TAT, now),
-				heldFor: held[change.Key], lineFor: waited[change.Key]}
-			delete(held, change.Key)
-			delete(waited, change.Key)
-			if !b.idle() {
-				add(b)
+			if name, ok := numbers[b.label]; ok {
+				if limit, ok := limits.For(name.Key(b.id)); ok {
+					b.measure(limit, in.now)
+				}
 			}
-		}
-		for key, d := range held {
-			if key.Name == name { // full, and held
-				add(&bucket{label: label, id: key.ID, heldFor: d, lineFor: waited[key]})
-				delete(waited, key)
-			}
-		}
-		for key, d := range waited {
-			if key.Name == name { // full, with a queue
-				add(&bucket{label: label, id: key.ID, lineFor: d})
+			if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
+				buckets = f.order(buckets) // bounds the memory that many buckets take
 			}
 		}
 	}

@@ -32,7 +32,7 @@ LABEL: under it "run --wait" keeps the last turn of each id.
 			}
 			names, lines := store.Labels(), map[stint.Name]string{}
 			for name, label := range names {
-				if limit, ok := lineOf(store.Store, label); ok {
+				if limit, ok := lineOf(names, label); ok {
 					lines[name] = "\tthe queue of run --wait for " + display.Printable(names[limit])
 				}
 			}

@@ -56,24 +56,26 @@ type levelJSON struct {
 }
 
 // addShares adds the shares of the buckets whose limit has a total (a Parent).
-func (f *showFlags) addShares(found []*shown, limits *stint.Limits, numbers map[string]stint.Name, id string,
-	now time.Time) error {
-	names := limits.Names()
-	load := func(key stint.Key) (b bucket, limited bool, err error) {
+func addShares(found []*shown, in *view, limits *stint.Limits, numbers map[string]stint.Name, id string) error {
+	load := func(key stint.Key) (b *bucket, limited bool, err error) {
 		limit, limited := limits.For(key)
 		if !limited {
-			return b, false, nil
+			return &bucket{}, false, nil
 		}
-		one := *f
-		one.limits.name = names[key.Name].Label
-		found, err := one.find(nil, key.ID, &now)
-		if err != nil && !errors.As(err, new(noSuchLabel)) { // nothing of it was spent yet
-			return b, false, err
+		spec, _ := limits.Spec(key.Name)
+		names, err := in.named(spec.Label)
+		if err != nil && !errors.As(err, new(noSuchLabel)) {
+			return nil, false, err
 		}
-		for _, is := range found {
-			b.fullIn = is.fullIn
+		b = &bucket{} // nothing of it was spent yet
+		for _, name := range names {
+			if spent, err := in.bucket(name, key.ID); err != nil {
+				return nil, false, err
+			} else if spent != nil {
+				b = spent
+			}
 		}
-		b.measure(limit, now)
+		b.measure(limit, in.now)
 		return b, true, nil
 	}
 	for _, b := range found {

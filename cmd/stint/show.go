@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -45,7 +44,7 @@ and retry_after_ns (until one token can be spent). With --share it also has shar
   stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			shown, err := f.show(cmd, args[0])
+			shown, err := f.show(args[0])
 			if err != nil {
 				return err
 			}
@@ -69,7 +68,7 @@ type shown struct {
 	share      *shareOf // nil if it has no Parent
 }
 
-func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
+func (f *showFlags) show(id string) (found []*shown, err error) {
 	// A stint.Shared limit has one bucket, without an id. It needs a label.
 	if id != "" || f.limits.name == "" {
 		if _, err := stint.AnyID.Canonical(id); err != nil {
@@ -81,10 +80,14 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 		return nil, err
 	}
 	opened := time.Now()
-	now := opened
-	found, err := f.find(cmd, id, &now)
-	var none noSuchLabel
-	if _, declared := numbers[f.limits.name]; errors.As(err, &none) && f.limits.file != "" && declared {
+	in, err := f.db.view()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	f.pid = in.pid
+	found, err = f.find(in, id)
+	if _, declared := numbers[f.limits.name]; errors.As(err, new(noSuchLabel)) && f.limits.file != "" && declared {
 		err = nil // the limit exists, but nothing of it was spent yet
 	}
 	if err != nil {
@@ -97,7 +100,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 			found = append(found, &shown{bucket: bucket{label: label, id: id}})
 		}
 	}
-	if err := f.addShares(found, limits, numbers, id, now); err != nil {
+	if err := addShares(found, in, limits, numbers, id); err != nil {
 		return nil, err
 	}
 	for _, b := range found {
@@ -105,7 +108,7 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 		limit, limited := limits.For(name.Key(id))
 		switch {
 		case ok && limited:
-			b.measure(limit, now)
+			b.measure(limit, in.now)
 			if b.source, err = f.limits.source(b.label, id); err != nil {
 				return nil, err
 			}
@@ -135,76 +138,25 @@ func (f *showFlags) show(cmd *cobra.Command, id string) ([]*shown, error) {
 
 // find returns the buckets of an id that are not full, are held, or have a
 // queue. With --name, it returns the bucket of a running program even if it is
-// full. now becomes the time of the file or of the program.
-func (f *showFlags) find(cmd *cobra.Command, id string, now *time.Time) (found []*shown, err error) {
-	store, owner, err := openOrAsk(&f.db, (*dbFlags).openToRead)
-	switch {
-	case err != nil:
+// full.
+func (f *showFlags) find(in *view, id string) (found []*shown, err error) {
+	names, err := in.named(f.limits.name)
+	if err != nil {
 		return nil, err
-	case owner != nil:
-		*now, f.pid = owner.Now(), owner.OwnerPID()
-		found, err := f.ask(owner, id)
-		return found, errors.Join(err, failed(owner.Close()))
 	}
-	if _, has := numberOf(store.Store, f.limits.name); f.limits.name != "" && !has {
-		return nil, errors.Join(noSuchLabel(f.limits.name), failed(store.Close()))
-	}
-	if *now, err = timeOf(cmd, store.Store); err != nil {
-		return nil, errors.Join(err, store.Close())
-	}
-	found, err = f.read(store, id, *now)
-	return found, failed(errors.Join(err, store.Close()))
-}
-
-// ask returns the buckets that a running program has of the id.
-func (f *showFlags) ask(owner *hostlimit.Limiter, id string) (found []*shown, err error) {
-	labels := labelsOf(owner)
-	if f.limits.name != "" && !hasLabel(labels, f.limits.name) {
-		return nil, notDeclared{f.limits.name, f.pid, labels}
-	}
-	for name, label := range labels {
-		if f.limits.name != "" && label != f.limits.name {
-			continue
-		}
-		b, err := owner.Bucket(name.Key(id))
-		if errors.Is(err, stint.ErrInvalidID) {
-			continue // of another format
-		} else if err != nil {
-			return nil, failed(err)
-		}
-		if one := asked(label, b, owner.Now()); !one.idle() || f.limits.name != "" {
-			found = append(found, &shown{bucket: *one, source: fmt.Sprintf("from process %d", f.pid)})
-		}
-	}
-	return found, nil
-}
-
-// read returns the buckets that a file has of the id.
-func (f *showFlags) read(store *readStore, id string, now time.Time) (found []*shown, err error) {
-	for name, label := range store.Labels() {
-		if !f.limits.wants(store, label) {
-			continue
-		}
-		key := name.Key(id)
-		tat, err := store.Load(key)
+	for _, name := range names {
+		b, err := in.bucket(name, id)
 		if err != nil {
 			return nil, err
 		}
-		held, err := store.Load(stint.Unknown.Key(key.String()))
-		if err != nil {
-			return nil, err
+		if b == nil || b.idle() && (in.pid == 0 || f.limits.name == "") {
+			continue
 		}
-		b := &shown{bucket: bucket{label: label, id: id, fullIn: until(tat, now), heldFor: until(held, now)}}
-		if line, ok := numberOf(store.Store, label+lineSuffix); ok {
-			last, err := store.Load(line.Key(id))
-			if err != nil {
-				return nil, err
-			}
-			b.lineFor = until(last, now)
+		one := &shown{bucket: *b}
+		if in.pid != 0 {
+			one.source = fmt.Sprintf("from process %d", in.pid)
 		}
-		if !b.idle() {
-			found = append(found, b)
-		}
+		found = append(found, one)
 	}
 	return found, nil
 }

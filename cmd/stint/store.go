@@ -163,20 +163,14 @@ func ifEmpty(path string, err error) error {
 	return err
 }
 
-// numberOf returns the number that the file has for a label, if it has one.
-func numberOf(store dbfile.Store, label string) (name stint.Name, ok bool) {
-	name = numberIn(store.Labels(), label)
-	return name, name != stint.Unknown
-}
-
-// numberIn returns the number of a label, or stint.Unknown.
-func numberIn(labels map[stint.Name]string, label string) stint.Name {
+// numberOf returns the number of a label, if it has one.
+func numberOf(labels map[stint.Name]string, label string) (name stint.Name, ok bool) {
 	for name, has := range labels {
 		if has == label {
-			return name
+			return name, true
 		}
 	}
-	return stint.Unknown
+	return stint.Unknown, false
 }
 
 type noSuchLabel string

@@ -56,7 +56,7 @@ func (f *dbFlags) openToSpend(label string) (*target, error) {
 // the file does not have is an error: nothing was ever spent there.
 func (f *dbFlags) openToGive(label string) (*target, error) {
 	return reach(f, label, (*dbFlags).openExisting, func(store dbfile.Store) (*target, error) {
-		if name, ok := numberOf(store, label); ok {
+		if name, ok := numberOf(store.Labels(), label); ok {
 			return &target{cmd: f.cmd, store: store, name: name}, nil
 		}
 		return nil, errors.Join(noSuchLabel(label), failed(store.Close()))
@@ -79,10 +79,8 @@ func reach[S any](f *dbFlags, label string, open func(*dbFlags) (S, error), foun
 // targetAt returns the target of a label that a program declares.
 func targetAt(owner *hostlimit.Limiter, label string) (*target, error) {
 	labels := labelsOf(owner)
-	for name, l := range labels {
-		if l == label {
-			return &target{owner: owner, name: name}, nil
-		}
+	if name, ok := numberOf(labels, label); ok {
+		return &target{owner: owner, name: name}, nil
 	}
 	pid := owner.OwnerPID()
 	return nil, errors.Join(notDeclared{label, pid, labels}, failed(owner.Close()))

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit"
+)
+
+// view is a file that is open for reading, or the program that has it open. It
+// reads the TATs of a file without a Limiter, which would delete holds that are
+// over.
+type view struct {
+	store  *readStore         // nil if a program answers
+	owner  *hostlimit.Limiter // nil if the file does
+	labels map[stint.Name]string
+	now    time.Time // of the file or the program
+	pid    int       // of the program; 0 if the file answers
+
+	waiting map[stint.Key]*bucket // in a file: those that are held or have a queue, once they were read
+}
+
+func (f *dbFlags) view() (*view, error) {
+	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
+	switch {
+	case err != nil:
+		return nil, err
+	case owner != nil:
+		return &view{owner: owner, labels: labelsOf(owner), now: owner.Now(), pid: owner.OwnerPID()}, nil
+	}
+	now, err := timeOf(f.cmd, store.Store)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return &view{store: store, labels: store.Labels(), now: now}, nil
+}
+
+// Close closes the file, or the connection to the program.
+func (v *view) Close() error {
+	if v.owner != nil {
+		return failed(v.owner.Close())
+	}
+	return failed(v.store.Close())
+}
+
+// named returns the number of a label. Without a label it returns those of all
+// limits.
+func (v *view) named(label string) (names []stint.Name, err error) {
+	if name, ok := numberOf(v.labels, label); ok {
+		return []stint.Name{name}, nil
+	}
+	switch {
+	case label != "" && v.owner != nil:
+		return nil, notDeclared{label, v.pid, v.labels}
+	case label != "":
+		return nil, noSuchLabel(label)
+	}
+	for name, label := range v.labels {
+		if _, isLine := lineOf(v.labels, label); !isLine || v.owner != nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// bucket returns the bucket of an id, or nil if the program has another format
+// for such ids.
+func (v *view) bucket(name stint.Name, id string) (*bucket, error) {
+	key, label := name.Key(id), v.labels[name]
+	if v.owner != nil {
+		b, err := v.owner.Bucket(key)
+		if errors.Is(err, stint.ErrInvalidID) {
+			return nil, nil
+		}
+		return asked(label, b, v.now), failed(err)
+	}
+	tat, err := v.store.Load(key)
+	held, heldErr := v.store.Load(stint.Unknown.Key(key.String()))
+	var last int64 // turn of run --wait
+	var lastErr error
+	if line, ok := numberOf(v.labels, label+lineSuffix); ok {
+		last, lastErr = v.store.Load(line.Key(id))
+	}
+	b := &bucket{label: label, id: id, fullIn: until(tat, v.now), heldFor: until(held, v.now), lineFor: until(last, v.now)}
+	return b, failed(cmp.Or(err, heldErr, lastErr))
+}
+
+// buckets yields the buckets of a limit that are not full, are held, or have a
+// queue.
+func (v *view) buckets(name stint.Name) iter.Seq2[*bucket, error] {
+	return func(yield func(*bucket, error) bool) {
+		if v.owner != nil {
+			for b, err := range v.owner.Buckets(name) {
+				if !yield(asked(v.labels[name], b, v.now), failed(err)) || err != nil {
+					return
+				}
+			}
+			return
+		}
+		if err := v.findWaiting(); err != nil {
+			yield(nil, failed(err))
+			return
+		}
+		for change, err := range v.store.All(name) {
+			b := v.at(change.Key)
+			delete(v.waiting, change.Key)
+			b.fullIn = until(change.TAT, v.now)
+			if (err != nil || !b.idle()) && !yield(b, failed(err)) || err != nil {
+				return
+			}
+		}
+		for key, b := range v.waiting {
+			if key.Name == name && !yield(b, nil) { // full, and held or with a queue
+				return
+			}
+		}
+	}
+}
+
+// findWaiting finds the buckets of a file that are held or have a queue.
+func (v *view) findWaiting() error {
+	if v.waiting != nil {
+		return nil
+	}
+	held, err := holds(v.store, v.now)
+	queued, linesErr := lines(v.store, v.now)
+	v.waiting = map[stint.Key]*bucket{}
+	for key, d := range held {
+		v.waiting[key] = v.at(key)
+		v.waiting[key].heldFor = d
+	}
+	for key, d := range queued {
+		v.waiting[key] = v.at(key)
+		v.waiting[key].lineFor = d
+	}
+	return cmp.Or(err, linesErr)
+}
+
+// at returns what is known of a bucket in a file.
+func (v *view) at(key stint.Key) *bucket {
+	if b := v.waiting[key]; b != nil {
+		return b
+	}
+	return &bucket{label: v.labels[key.Name], id: key.ID}
+}
