@@ -43,19 +43,16 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 	}
 	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
 	defer stop()
-	bar := newProgress(cmd.ErrOrStderr(), "compacting", -1, false)
 	before := store.Stats()
 	done := make(chan error, 1)
 	go func() { done <- store.Compact() }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		bar.close()
 		_ = store.Close() // ends Compact between two steps
 		<-done
 		return errInterrupted
 	}
-	bar.close()
 	after := store.Stats().Bytes
 	if err := errors.Join(err, store.Close()); err != nil {
 		return failed(err)

@@ -76,7 +76,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 		in, name = file, args[0]
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
-	found, err := read(f, &lineReader{Scanner: newScanner(bar.reader(replay.ReadAhead(ctx, in))), name: name})
+	found, err := read(f, &lineReader{Scanner: newScanner(io.TeeReader(replay.ReadAhead(ctx, in), bar)), name: name})
 	bar.close()
 	if ctx.Err() != nil {
 		return errInterrupted

@@ -111,12 +111,13 @@ func (f *dbFlags) copy(ctx context.Context, from snapshotter, to io.Writer) (int
 	}
 	bar := newProgress(f.cmd.ErrOrStderr(), "copying", total, true)
 	defer bar.close()
-	n, err := from.Snapshot(bar.writer(writerFunc(func(b []byte) (int, error) {
+	n, err := from.Snapshot(writerFunc(func(b []byte) (int, error) {
 		if err := interruption(ctx); err != nil {
 			return 0, err
 		}
+		bar.add(len(b))
 		return to.Write(b)
-	})))
+	}))
 	if errors.Is(err, errInterrupted) {
 		return n, errInterrupted
 	}

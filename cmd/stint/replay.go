@@ -211,7 +211,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 }
 
 // read reads one log.
-func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress *progress) error {
+func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress progress) error {
 	in := stdin
 	if log != "-" {
 		file, err := os.Open(log)
@@ -221,7 +221,7 @@ func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, pr
 		defer file.Close()
 		in = file
 	}
-	return storeFailed(r.Read(ctx, log, progress.reader(in)))
+	return storeFailed(r.Read(ctx, log, io.TeeReader(in, progress)))
 }
 
 // storeFailed returns an error of the store as a failure, and others as they are.
