@@ -8,28 +8,45 @@ import (
 	"strings"
 )
 
-// logLine is a line of an access log. Its bytes are part of the line.
-type logLine struct {
-	host, user, request []byte
-	unix                int64 // seconds
-}
+// access reads Common Log Format:
+//
+//	HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
+//
+// More may follow after a space, as in Combined Log Format. The fields are part
+// of the line.
+type access struct{ host, user, request []byte }
 
-// access reads Common and Combined Log Format.
-type access struct{ line logLine }
-
-func (a *access) parse(text []byte) (p parsed, err error) {
-	a.line, err = parseLogLine(text)
-	return parsed{at: a.line.unix * 1e9, timed: true, message: text, times: 1}, err
+func (a *access) parse(line []byte) (p parsed, err error) {
+	host, rest, ok1 := bytes.Cut(line, []byte(" "))
+	ident, rest, ok2 := bytes.Cut(rest, []byte(" "))
+	user, rest, ok3 := bytes.Cut(rest, []byte(" "))
+	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || !bytes.HasPrefix(rest, []byte("[")) {
+		return p, errNoFields
+	}
+	rest = rest[1:]
+	if len(rest) <= len(logTimeLayout) || rest[len(logTimeLayout)] != ']' {
+		return p, errLogTime
+	}
+	unix, ok := parseLogTime(rest[:len(logTimeLayout)])
+	if !ok {
+		return p, errLogTime
+	}
+	request, ok := requestOf(rest[len(logTimeLayout)+1:])
+	if !ok {
+		return p, errNoRequest
+	}
+	*a = access{host, user, request}
+	return parsed{at: unix * 1e9, timed: true, message: line}, nil
 }
 
 func (a *access) field(name string) []byte {
 	switch name {
 	case "ip":
-		return a.line.host
+		return a.host
 	case "user":
-		return a.line.user
+		return a.user
 	}
-	method, rest, _ := bytes.Cut(a.line.request, []byte(" "))
+	method, rest, _ := bytes.Cut(a.request, []byte(" "))
 	if name == "method" {
 		return method
 	}
@@ -52,33 +69,6 @@ func fixedFields(flag, name, format, example string, fields ...string) error {
 			name, strings.Join(fields, ", "), example)
 	}
 	return nil
-}
-
-// parseLogLine reads a line of Common Log Format.
-//
-// HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
-//
-// More may follow after a space, as in Combined Log Format.
-func parseLogLine(line []byte) (logLine, error) {
-	host, rest, ok1 := bytes.Cut(line, []byte(" "))
-	ident, rest, ok2 := bytes.Cut(rest, []byte(" "))
-	user, rest, ok3 := bytes.Cut(rest, []byte(" "))
-	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || !bytes.HasPrefix(rest, []byte("[")) {
-		return logLine{}, errNoFields
-	}
-	rest = rest[1:]
-	if len(rest) <= len(logTimeLayout) || rest[len(logTimeLayout)] != ']' {
-		return logLine{}, errLogTime
-	}
-	unix, ok := parseLogTime(rest[:len(logTimeLayout)])
-	if !ok {
-		return logLine{}, errLogTime
-	}
-	request, ok := requestOf(rest[len(logTimeLayout)+1:])
-	if !ok {
-		return logLine{}, errNoRequest
-	}
-	return logLine{host, user, request, unix}, nil
 }
 
 // requestOf returns the request of ` "REQUEST" STATUS BYTES`. After a space,

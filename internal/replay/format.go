@@ -19,13 +19,11 @@ type reading func(line []byte) (entry, error)
 
 // entry is one request of a log, or several at one instant.
 type entry struct {
-	id    []byte
-	at    int64 // Unix nanoseconds
-	times int64 // requests
-	cost  int64 // tokens of each
-
-	repeated bool // the line stands for repeated messages
-	checked  bool // the requests spend nothing
+	id      []byte
+	at      int64 // Unix nanoseconds
+	cost    int64 // tokens of each request
+	repeats int64 // requests for which a line about a repeated message stands, or 0
+	checked bool  // the requests spend nothing
 }
 
 var (
@@ -42,12 +40,11 @@ func (e FlagError) Error() string { return e.Err.Error() }
 
 // parsed is a line that a source has read. Its bytes are valid until the next line.
 type parsed struct {
-	time     []byte // as the line has it
-	at       int64  // Unix nanoseconds, if timed
-	timed    bool
-	message  []byte // the part that regular expressions search
-	times    int64  // requests for which the line stands
-	repeated bool   // because it says that a message was repeated
+	time    []byte // as the line has it
+	at      int64  // Unix nanoseconds, if timed
+	timed   bool
+	message []byte // the part that regular expressions search
+	repeats int64  // as in entry
 }
 
 // source reads the lines of one format.
@@ -154,7 +151,7 @@ func (f Format) reading(t *logTime, note func(string)) (reading, error) {
 		if len(e.id) == 0 || len(e.id) == 1 && e.id[0] == '-' {
 			return e, errNoID
 		}
-		e.times, e.repeated, e.cost, e.at = line.times, line.repeated, 1, line.at
+		e.repeats, e.cost, e.at = line.repeats, 1, line.at
 		e.checked = spends != nil && !spends.Match(line.message)
 		if tokens != "" {
 			if text := value(cost, tokens); text != nil || !optional {
@@ -272,7 +269,7 @@ func (j *jsonLines) parse(text []byte) (parsed, error) {
 	if clear(j.object); json.Unmarshal(text, &j.object) != nil || j.object == nil {
 		return parsed{}, errNotJSON
 	}
-	return parsed{time: j.field(j.at), message: text, times: 1}, nil
+	return parsed{time: j.field(j.at), message: text}, nil
 }
 
 func (j *jsonLines) field(name string) []byte {
@@ -358,7 +355,7 @@ func (p *pattern) parse(text []byte) (parsed, error) {
 	if p.match == nil {
 		return parsed{}, errNoID
 	}
-	return parsed{time: p.field(p.at), message: text, times: 1}, nil
+	return parsed{time: p.field(p.at), message: text}, nil
 }
 
 func (p *pattern) field(name string) []byte {

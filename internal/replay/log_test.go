@@ -17,7 +17,7 @@ import (
 	"github.com/stint-go/stint/internal/testlength"
 )
 
-func TestParseLogLine(t *testing.T) {
+func TestAccess(t *testing.T) {
 	const at = ` [17/May/2015:10:05:03 +0000] `
 	for _, c := range []struct {
 		name, line, host string
@@ -52,23 +52,24 @@ func TestParseLogLine(t *testing.T) {
 		{"size and more", `h - -` + at + `"GET /" 200 1x "-"`, "", errNoRequest},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := parseLogLine([]byte(c.line))
+			var got access
+			p, err := got.parse([]byte(c.line))
 			require.ErrorIs(t, err, c.err)
 			assert.Equal(t, c.host, string(got.host))
 			if err == nil {
-				assert.Equal(t, time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).Unix(), got.unix)
+				assert.Equal(t, time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC).UnixNano(), p.at)
 			}
 		})
 	}
 }
 
-func BenchmarkParseLogLine(b *testing.B) {
+func BenchmarkAccess(b *testing.B) {
 	line := []byte(`83.149.9.216 - - [17/May/2015:10:05:03 +0000] ` +
 		`"GET /presentations/kibana-search.png HTTP/1.1" 200 203023 ` +
 		`"http://example.com/" "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_9_1) AppleWebKit/537.36 (KHTML, like Gecko)"`)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := parseLogLine(line); err != nil {
+		if _, err := (&access{}).parse(line); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -34,17 +34,11 @@ type Deciding struct {
 
 // Replay decides on the requests of logs, each at the time of its line.
 type Replay struct {
-	limiter  *stint.Limiter
-	names    []stint.Name  // of the limits
-	limits   []string      // in words
-	sweep    bool          // each limit decides for itself
-	of       *stint.Limits // of all names
-	reading  reading
-	times    *logTime
-	ipv6Bits int
-	log      string // that is read
-	warn     func(warning string)
-	decided  func(allowed []bool)
+	Config
+	limiter *stint.Limiter
+	reading reading
+	times   *logTime
+	log     string // that is read
 
 	requestsOf []stint.Request // of one line, one for each limit
 	decisions  []stint.Decision
@@ -102,24 +96,20 @@ type tally struct {
 
 // New begins a replay. If it returns an error, the store is still open.
 func New(c Config) (*Replay, error) {
-	times := &logTime{}
-	r := &Replay{times: times, ipv6Bits: c.Format.IPv6Bits, warn: c.Warn, decided: c.Decided,
-		sweep: c.Each, of: c.Limits, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &Replay{Config: c, times: &logTime{}, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	var err error
-	if r.reading, err = c.Format.reading(times, func(note string) { r.warn(display.Visible(r.log) + ": " + note) }); err != nil {
+	if r.reading, err = c.Format.reading(r.times, func(note string) { r.Warn(display.Visible(r.log) + ": " + note) }); err != nil {
 		return nil, err
 	}
 	if c.Chart {
 		r.timeline = &timeline{}
 	}
-	for _, d := range c.Deciding {
-		r.names, r.limits = append(r.names, d.Name), append(r.limits, d.Limit)
+	limits, columns := len(c.Deciding), 1
+	if c.Each {
+		columns = limits
 	}
-	r.requestsOf, r.decisions = make([]stint.Request, len(r.names)), make([]stint.Decision, len(r.names))
-	if r.columns = make([]counts, 1); r.sweep {
-		r.columns = make([]counts, len(r.names))
-	}
-	r.allowed, r.deniedBy = make([]bool, len(r.columns)), make([]int64, len(r.names))
+	r.requestsOf, r.decisions = make([]stint.Request, limits), make([]stint.Decision, limits)
+	r.columns, r.allowed, r.deniedBy = make([]counts, columns), make([]bool, columns), make([]int64, limits)
 	r.limiter, err = stint.New(c.Store, c.Limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
 	if err != nil {
 		return nil, StoreError{err}
@@ -145,9 +135,18 @@ func (r *Replay) OnlyMalformed() bool { return r.malformed > 0 && r.requests+r.o
 
 // Close warns of what is odd in the logs, and closes the store.
 func (r *Replay) Close() error {
-	r.warnOfYears()
-	r.warnOfCosts()
-	r.warnOfOrder()
+	if t := r.times; t.inferred > 0 {
+		r.Warn(fmt.Sprintf("lines without a year: %d, read as %s; --year sets the year of the first line",
+			t.inferred, t.years()))
+	}
+	if r.overBurst > 0 {
+		r.Warn(fmt.Sprintf("requests that cost more than a limit's burst: %d; such requests are always denied",
+			r.overBurst))
+	}
+	if r.behind > int64(time.Hour) { // a server's own lines are only seconds out of order
+		r.Warn(fmt.Sprintf("lines are up to %s older than ones before them: give the oldest log first",
+			display.Duration(time.Duration(r.behind))))
+	}
 	if err := r.limiter.Close(); err != nil {
 		return StoreError{err}
 	}
@@ -166,7 +165,7 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 			return ctx.Err()
 		}
 		if err == errUnended {
-			r.warn(fmt.Sprintf("%s:%d: %v", display.Visible(log), number, err))
+			r.Warn(fmt.Sprintf("%s:%d: %v", display.Visible(log), number, err))
 			err = nil
 		}
 		var e entry
@@ -190,10 +189,10 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 			r.skip(log, number, err)
 			return nil
 		}
-		if e.repeated {
-			r.repeatedLines, r.repeats = r.repeatedLines+1, r.repeats+e.times
+		if e.repeats > 0 {
+			r.repeatedLines, r.repeats = r.repeatedLines+1, r.repeats+e.repeats
 		}
-		for range e.times {
+		for range max(1, e.repeats) {
 			if err := r.decide(t, &e); err != nil {
 				return err
 			}
@@ -210,10 +209,10 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 func (r *Replay) skip(log string, number int, err error) {
 	const most = 5
 	if r.malformed++; r.malformed <= most {
-		r.warn(fmt.Sprintf("%s:%d: skipped: %s", display.Visible(log), number, display.Visible(err.Error())))
+		r.Warn(fmt.Sprintf("%s:%d: skipped: %s", display.Visible(log), number, display.Visible(err.Error())))
 	}
 	if r.malformed == most+1 {
-		r.warn("further malformed lines are only counted")
+		r.Warn("further malformed lines are only counted")
 	}
 }
 
@@ -222,7 +221,7 @@ func (r *Replay) tally(text []byte) (*tally, error) {
 		return t, nil
 	}
 	var buffer [64]byte // for the longest address
-	text = canonical(buffer[:0], text, r.ipv6Bits)
+	text = canonical(buffer[:0], text, r.Format.IPv6Bits)
 	if t, ok := r.byID[string(text)]; ok {
 		return t, nil
 	}
@@ -243,18 +242,18 @@ func (r *Replay) decide(t *tally, e *entry) error {
 	newest := r.newest.Load()
 	r.behind = max(r.behind, newest-at)
 	r.newest.Store(max(newest, at))
-	for i, name := range r.names {
-		r.requestsOf[i] = stint.Request{Key: name.Key(t.id), Cost: cost, Mode: mode}
+	for i, limit := range r.Deciding {
+		r.requestsOf[i] = stint.Request{Key: limit.Name.Key(t.id), Cost: cost, Mode: mode}
 	}
 	var err error
-	if r.sweep {
+	if r.Each {
 		err = r.limiter.DoEach(context.Background(), r.requestsOf, r.decisions)
 	} else {
 		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
 	}
 	if errors.Is(err, stint.ErrCostOverBurst) { // no wait is long enough
 		r.overBurst++
-		if !r.sweep {
+		if !r.Each {
 			r.decisions[0].Key = r.tooSmall(cost)
 		}
 	} else if err != nil {
@@ -271,8 +270,8 @@ func (r *Replay) decide(t *tally, e *entry) error {
 		r.columns[i].add(ok, cost)
 		t.columns[i].add(ok, cost)
 	}
-	if !r.allowed[0] && !r.sweep {
-		r.deniedBy[slices.Index(r.names, r.decisions[0].Key.Name)]++
+	if !r.allowed[0] && !r.Each {
+		r.deniedBy[slices.IndexFunc(r.requestsOf, func(q stint.Request) bool { return q.Key == r.decisions[0].Key })]++
 	}
 	if r.timeline != nil {
 		r.timeline.add(at, r.allowed)
@@ -283,8 +282,8 @@ func (r *Replay) decide(t *tally, e *entry) error {
 		r.byMinute[at/60e9] = minute
 	}
 	minute.add(r.allowed[0], cost)
-	if r.decided != nil {
-		r.decided(r.allowed)
+	if r.Decided != nil {
+		r.Decided(r.allowed)
 	}
 	return nil
 }
@@ -292,33 +291,8 @@ func (r *Replay) decide(t *tally, e *entry) error {
 // tooSmall returns the key of the first limit with a burst below the cost.
 func (r *Replay) tooSmall(cost int64) stint.Key {
 	i := slices.IndexFunc(r.requestsOf, func(q stint.Request) bool {
-		limit, ok := r.of.For(q.Key)
+		limit, ok := r.Limits.For(q.Key)
 		return ok && !limit.IsBlocked() && cost > limit.Burst
 	})
 	return r.requestsOf[max(0, i)].Key
-}
-
-// warnOfYears reports that years were inferred.
-func (r *Replay) warnOfYears() {
-	if t := r.times; t.inferred > 0 {
-		r.warn(fmt.Sprintf("lines without a year: %d, read as %s; --year sets the year of the first line",
-			t.inferred, t.years()))
-	}
-}
-
-// warnOfCosts reports requests that no wait admits.
-func (r *Replay) warnOfCosts() {
-	if r.overBurst > 0 {
-		r.warn(fmt.Sprintf("requests that cost more than a limit's burst: %d; such requests are always denied",
-			r.overBurst))
-	}
-}
-
-// warnOfOrder reports logs that were given newest first. A server's own lines
-// are only seconds out of order.
-func (r *Replay) warnOfOrder() {
-	if r.behind > int64(time.Hour) {
-		r.warn(fmt.Sprintf("lines are up to %s older than ones before them: give the oldest log first",
-			display.Duration(time.Duration(r.behind))))
-	}
 }

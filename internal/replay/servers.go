@@ -53,7 +53,7 @@ func (w *w3c) parse(text []byte) (parsed, error) {
 		return parsed{}, fmt.Errorf("has %d columns, and the line #Fields: before it names %d", len(w.values), len(w.columns))
 	}
 	w.at = append(append(append(w.at[:0], w.field("date")...), ' '), w.field("time")...)
-	return parsed{time: w.at, message: text, times: 1}, nil
+	return parsed{time: w.at, message: text}, nil
 }
 
 func (w *w3c) field(name string) []byte {
@@ -96,7 +96,7 @@ func (r *recognized) parse(text []byte) (parsed, error) {
 
 // recognize returns the name of the format of a line, or "".
 func recognize(text []byte) string {
-	if _, err := parseLogLine(text); err == nil {
+	if _, err := (&access{}).parse(text); err == nil {
 		return "access"
 	}
 	if _, err := (&jsonLines{note: func(string) {}}).parse(text); err == nil {
@@ -112,7 +112,7 @@ func recognize(text []byte) string {
 			return name
 		}
 	}
-	if _, err := (&syslog{}).read(text); err == nil {
+	if _, err := (&syslog{}).parse(text); err == nil {
 		return "syslog"
 	}
 	return ""

@@ -29,9 +29,9 @@ type Summary struct {
 
 	BusiestMinute *minuteSummary `json:"busiest_minute"` // null without requests
 
-	limits []string
-	resets []string // of the quotas that follow the calendar
-	top    int      // ids named beside each limit of Tried
+	deciding []Deciding
+	resets   []string // of the quotas that follow the calendar
+	top      int      // ids named beside each limit of Tried
 }
 
 // repeatSummary counts lines that stand for repeated messages.
@@ -82,10 +82,10 @@ type minuteSummary struct {
 // are 10, or 3 beside each of several limits.
 func (r *Replay) Summary(top int) Summary {
 	s := Summary{Requests: r.requests, Checked: r.checked, Malformed: r.malformed, Other: r.other, OverBurst: r.overBurst,
-		IDs: len(r.byID), limits: r.limits, top: cmp.Or(top, 3)}
-	for i, name := range r.names {
-		if spec, _ := r.of.Spec(name); spec.Limit.FollowsCalendar() {
-			s.resets = append(s.resets, r.limits[i]+" resets "+spec.Limit.Resets())
+		IDs: len(r.byID), deciding: r.Deciding, top: cmp.Or(top, 3)}
+	for _, limit := range r.Deciding {
+		if spec, _ := r.Limits.Spec(limit.Name); spec.Limit.FollowsCalendar() {
+			s.resets = append(s.resets, limit.Limit+" resets "+spec.Limit.Resets())
 		}
 	}
 	if r.repeatedLines > 0 {
@@ -99,7 +99,7 @@ func (r *Replay) Summary(top int) Summary {
 	}
 	for minute, c := range r.byMinute {
 		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
-		if !r.sweep {
+		if !r.Each {
 			m.Denied = &c.denied
 		}
 		b := s.BusiestMinute
@@ -109,23 +109,23 @@ func (r *Replay) Summary(top int) Summary {
 	}
 	for i, c := range r.columns {
 		denied, ids := r.topDenied(i, cmp.Or(top, 10))
-		if !r.sweep {
+		if !r.Each {
 			s.Allowed, s.Denied, s.TopDenied = &c.allowed, &c.denied, denied
 			if r.costs {
 				s.Tokens.Allowed = &c.tokens
 			}
 			break
 		}
-		t := tried{r.limits[i], c.allowed, c.denied, ids, denied, nil}
+		t := tried{r.Deciding[i].Limit, c.allowed, c.denied, ids, denied, nil}
 		if r.costs {
 			t.TokensAllowed = &c.tokens
 		}
 		s.Tried = append(s.Tried, t)
 	}
-	if !r.sweep && len(r.limits) > 1 {
+	if !r.Each && len(r.Deciding) > 1 {
 		s.DeniedBy = map[string]int64{}
-		for i, limit := range r.limits {
-			s.DeniedBy[limit] = r.deniedBy[i]
+		for i, limit := range r.Deciding {
+			s.DeniedBy[limit.Limit] = r.deniedBy[i]
 		}
 	}
 	return s
@@ -186,8 +186,8 @@ func (s *Summary) Text(width int) string {
 	}
 	if s.DeniedBy != nil {
 		fmt.Fprintf(&b, "\ndenied by\n")
-		for _, limit := range s.limits {
-			fmt.Fprintf(&b, "%8d  %s\n", s.DeniedBy[limit], limit)
+		for _, limit := range s.deciding {
+			fmt.Fprintf(&b, "%8d  %s\n", s.DeniedBy[limit.Limit], limit.Limit)
 		}
 	}
 	if len(s.TopDenied) > 0 {

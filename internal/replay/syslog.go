@@ -10,15 +10,6 @@ import (
 	"github.com/stint-go/stint/internal/display"
 )
 
-// syslogLine is a line of a log that rsyslog, syslogd or journalctl writes. Its
-// bytes are part of the line, or of a copy of the host's last message.
-type syslogLine struct {
-	time, host, program, message []byte
-
-	times    int64 // requests for which the line stands
-	repeated bool  // it says that a message was repeated
-}
-
 // mostRepeats bounds the requests of one line, because each is decided.
 const mostRepeats = 1_000_000
 
@@ -28,63 +19,66 @@ var (
 	errNoBefore = errors.New("says that the last message was repeated, but the host has none before it")
 )
 
-// syslog reads lines of syslog. The last message of each host may be repeated.
-type syslog struct {
-	last map[string]syslogLine
-	line syslogLine
-}
-
-// read reads one of these lines.
+// syslog reads lines of a log that rsyslog, syslogd or journalctl writes:
 //
 //	Mar  1 09:00:01 HOST PROGRAM[PID]: MESSAGE
 //	2026-03-01T09:00:01.5+00:00 HOST PROGRAM: MESSAGE
 //	Mar  1 09:00:01 HOST PROGRAM[PID]: message repeated 5 times: [ MESSAGE]
 //	Mar  1 09:00:01 HOST last message repeated 5 times
 //
-// A priority, <34>, may come first.
-func (s *syslog) read(text []byte) (l syslogLine, err error) {
+// A priority, <34>, may come first. If a message was repeated, the line has the
+// fields of that message.
+type syslog struct {
+	host []byte
+	said
+	last map[string]said // by each host
+}
+
+// said is a message of a program. Its bytes are part of the line, or of a copy.
+type said struct{ program, message []byte }
+
+func (s *syslog) parse(text []byte) (p parsed, err error) {
 	text = text[len(syslogPriority.Find(text)):]
 	n := len(syslogLayout)
 	if len(text) > 0 && text[0] >= '0' && text[0] <= '9' {
 		n = bytes.IndexByte(text, ' ')
 	}
 	if n < 0 || len(text) <= n || text[n] != ' ' {
-		return l, errSyslog
+		return p, errSyslog
 	}
-	l.time, text = text[:n], text[n+1:]
+	p.time, text = text[:n], text[n+1:]
 	host, text, ok := bytes.Cut(text, []byte(" "))
 	if !ok || len(host) == 0 {
-		return l, errSyslog
+		return p, errSyslog
 	}
-	l.host = host
+	s.host = host
 	if m := lastRepeated.FindSubmatch(text); m != nil {
-		last, ok := s.last[string(host)]
-		if !ok {
-			return l, errNoBefore
+		if s.said, ok = s.last[string(host)]; !ok {
+			return p, errNoBefore
 		}
-		l.program, l.message = last.program, last.message
-		l.times, err = repeats(m[1])
-		l.repeated = true
-		return l, err
+		p.message = s.message
+		p.repeats, err = repeats(m[1])
+		return p, err
 	}
 	tag, message, ok := bytes.Cut(text, []byte(":"))
 	if !ok || len(tag) == 0 || len(message) > 0 && message[0] != ' ' {
-		return l, errSyslog
+		return p, errSyslog
 	}
-	l.program, _, _ = bytes.Cut(tag, []byte("["))
-	l.message, l.times = bytes.TrimPrefix(message, []byte(" ")), 1
-	if bytes.HasPrefix(l.message, []byte("message repeated ")) {
-		m := repeated.FindSubmatch(l.message)
+	s.program, _, _ = bytes.Cut(tag, []byte("["))
+	s.message = bytes.TrimPrefix(message, []byte(" "))
+	if bytes.HasPrefix(s.message, []byte("message repeated ")) {
+		m := repeated.FindSubmatch(s.message)
 		if m == nil {
-			return l, errRepeat
+			return p, errRepeat
 		}
-		l.message, l.repeated = m[2], true
-		l.times, err = repeats(m[1])
+		s.message = m[2]
+		if p.repeats, err = repeats(m[1]); err != nil {
+			return p, err
+		}
 	}
-	if err == nil {
-		s.remember(l)
-	}
-	return l, err
+	s.remember()
+	p.message = s.message
+	return p, nil
 }
 
 var (
@@ -104,20 +98,18 @@ func repeats(text []byte) (int64, error) {
 }
 
 // remember keeps the message until the host's next one.
-func (s *syslog) remember(l syslogLine) {
+func (s *syslog) remember() {
 	if s.last == nil {
-		s.last = map[string]syslogLine{}
+		s.last = map[string]said{}
 	}
-	last := s.last[string(l.host)]
-	last.program = append(last.program[:0], l.program...)
-	last.message = append(last.message[:0], l.message...)
-	s.last[string(l.host)] = last
+	last := s.last[string(s.host)]
+	s.last[string(s.host)] = said{append(last.program[:0], s.program...), append(last.message[:0], s.message...)}
 }
 
 // address returns the word after the last "from", if that is an address. A user
 // name may contain "from" too, but sshd writes the address after the name.
-func (l syslogLine) address() []byte {
-	m := lastFrom.FindSubmatch(l.message)
+func (s said) address() []byte {
+	m := lastFrom.FindSubmatch(s.message)
 	if m == nil {
 		return nil
 	}
@@ -129,21 +121,14 @@ func (l syslogLine) address() []byte {
 
 var lastFrom = regexp.MustCompile(`^(?:.* )?from ([^ ]+)`)
 
-// parse reads a line. Regular expressions are matched against the message, or
-// against the repeated message if the line stands for that.
-func (s *syslog) parse(text []byte) (p parsed, err error) {
-	s.line, err = s.read(text)
-	return parsed{time: s.line.time, message: s.line.message, times: s.line.times, repeated: s.line.repeated}, err
-}
-
 func (s *syslog) field(name string) []byte {
 	switch name {
 	case "ip":
-		return s.line.address()
+		return s.address()
 	case "host":
-		return s.line.host
+		return s.host
 	}
-	return s.line.program
+	return s.program
 }
 
 func (*syslog) check(flag, name string) error {

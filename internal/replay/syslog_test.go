@@ -47,18 +47,18 @@ func TestSyslogLines(t *testing.T) {
 		{"", "", "", 0, errSyslog.Error()},
 	} {
 		s := &syslog{}
-		_, err := s.read([]byte(at + "host cron[4]: before"))
+		_, err := s.parse([]byte(at + "host cron[4]: before"))
 		require.NoError(t, err)
-		l, err := s.read([]byte(c.line))
+		p, err := s.parse([]byte(c.line))
 		if c.err != "" {
 			assert.ErrorContains(t, err, c.err, c.line)
 			continue
 		}
 		require.NoError(t, err, c.line)
-		assert.Equal(t, "host", string(l.host))
-		assert.Equal(t, c.program, string(l.program))
-		assert.Equal(t, c.message, string(l.message))
-		assert.Equal(t, c.times, l.times, c.line)
+		assert.Equal(t, "host", string(s.host))
+		assert.Equal(t, c.program, string(s.program))
+		assert.Equal(t, c.message, string(p.message))
+		assert.Equal(t, c.times, max(1, p.repeats), c.line)
 	}
 }
 

@@ -85,11 +85,15 @@ func (r *Replay) SVG(title string) []byte {
 		Since: time.Unix(0, t.first).UTC().Format("2006-01-02 15:04:05 UTC"),
 		Asked: chart.Curve{Name: display.Plural(int(r.requests), "request"), Detail: "asked", Total: r.requests, Steps: t.steps(0)}}
 	var results []string
+	var names []string
+	for _, limit := range r.Deciding {
+		names = append(names, limit.Limit)
+	}
+	if !r.Each {
+		names = []string{strings.Join(names, ", ")}
+	}
 	for i, column := range r.columns {
-		name := r.limits[i]
-		if !r.sweep {
-			name = strings.Join(r.limits, ", ")
-		}
+		name := names[i]
 		results = append(results, fmt.Sprintf("%s admits %d of %d", name, column.allowed, r.requests))
 		c.Curves = append(c.Curves, chart.Curve{Name: "admitted", Detail: name, Total: column.allowed, Steps: t.steps(1 + i)})
 	}
