@@ -39,16 +39,8 @@ func (f *dbFlags) openToLook(label string) (*target, error) {
 
 // unsaved is a store that ignores what a Limiter deletes, such as holds that
 // are over.
-type unsaved struct{ stint.Store }
+type unsaved struct{ *readStore }
 
 func (unsaved) Save([]stint.Change) error { return nil }
-
-// LoadClock and SaveClock implement stint.ClockStore.
-func (s unsaved) LoadClock() ([]byte, error) {
-	if c, ok := s.Store.(stint.ClockStore); ok {
-		return c.LoadClock()
-	}
-	return nil, nil
-}
 
 func (unsaved) SaveClock([]byte) error { return nil }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"time"
 
@@ -82,8 +81,8 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := f.out.decision(cmd.OutOrStdout(), f, args[0], d); err != nil {
-			return failed(err)
+		if err := f.print(cmd, args[0], d); err != nil {
+			return err
 		}
 		if !d.Allowed {
 			return errDenied
@@ -152,29 +151,24 @@ type decisionJSON struct {
 	PID        int                `json:"pid,omitempty"`
 }
 
-func (f *outputFlags) decision(w io.Writer, asked *decideFlags, id string, d stint.Decision) error {
-	switch {
-	case f.quiet:
-		return nil
-	case f.json && asked.act == nil:
-		return display.WriteJSON(w, newResetOneJSON(asked.limits.label(), id, d.Limit, asked.pid))
-	case f.json:
-		return display.WriteJSON(w, decisionJSON{d.Allowed, asked.limits.label(), display.NewJSONID(id), asked.cost, d.Taken, d.Remaining,
-			display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, asked.pid})
+func (f *decideFlags) print(cmd *cobra.Command, id string, d stint.Decision) error {
+	var asJSON any = decisionJSON{d.Allowed, f.limits.label(), display.NewJSONID(id), f.cost, d.Taken, d.Remaining,
+		display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, f.pid}
+	if f.act == nil {
+		asJSON = newResetOneJSON(f.limits.label(), id, d.Limit, f.pid)
 	}
-	done, state := asked.done, "no limit"
+	done, state := f.done, "no limit"
 	if !d.Allowed {
 		done = "denied"
 	}
 	if d.Limit.Burst > 0 {
-		state = stateOf(d, asked.now)
+		state = stateOf(d, f.now)
 	} else if d.Limit.IsBlocked() {
 		state = "blocked"
-	} else if asked.act == nil {
+	} else if f.act == nil {
 		state = "full"
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  %s\n", done, display.Printable(id), state)
-	return err
+	return f.out.print(cmd, asJSON, fmt.Sprintf("%s  %s  %s\n", done, display.Printable(id), state))
 }
 
 // stateOf returns a decision in words: "0 of 3 left, retry in 19.8s".

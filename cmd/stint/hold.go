@@ -102,15 +102,8 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	}
 	until := after.HeldUntil // no later than the last time that the file can have
 	period = until.Sub(now)
-	switch w := cmd.OutOrStdout(); {
-	case f.out.quiet:
-		return nil
-	case f.out.json:
-		return failed(display.WriteJSON(w, holdJSON{f.label(), display.NewJSONID(id), period, until, f.pid}))
-	default:
-		_, err = fmt.Fprintf(w, "held  %s  for %s, until %s\n", display.Printable(id), display.Duration(period), until.Format(clockFormat))
-		return failed(err)
-	}
+	return f.out.print(cmd, holdJSON{f.label(), display.NewJSONID(id), period, until, f.pid},
+		fmt.Sprintf("held  %s  for %s, until %s\n", display.Printable(id), display.Duration(period), until.Format(clockFormat)))
 }
 
 // endHold ends the hold of an id, and says whether there was one.
@@ -123,23 +116,11 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 	if before.HeldUntil.IsZero() {
 		state = "was not held"
 	}
-	switch w := cmd.OutOrStdout(); {
-	case f.out.quiet:
-		return nil
-	case f.out.json:
-		return failed(display.WriteJSON(w, endedJSON{f.label(), display.NewJSONID(id), !before.HeldUntil.IsZero(), f.pid}))
-	default:
-		_, err = fmt.Fprintf(w, "ended  %s  %s\n", display.Printable(id), state)
-		return failed(err)
-	}
+	return f.out.print(cmd, endedJSON{f.label(), display.NewJSONID(id), !before.HeldUntil.IsZero(), f.pid},
+		fmt.Sprintf("ended  %s  %s\n", display.Printable(id), state))
 }
 
-func (f *holdFlags) label() string {
-	if f.name == "" {
-		return defaultLabel
-	}
-	return f.name
-}
+func (f *holdFlags) label() string { return cmp.Or(f.name, defaultLabel) }
 
 // change holds the bucket of an id until a time, or ends its hold if the time is
 // zero, and returns how it was before

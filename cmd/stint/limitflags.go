@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,12 +47,7 @@ func (f *limitFlags) register(cmd *cobra.Command, required bool) {
 }
 
 // label returns the label of the limit that the flags name.
-func (f *limitFlags) label() string {
-	if f.name == "" {
-		return defaultLabel
-	}
-	return f.name
-}
+func (f *limitFlags) label() string { return cmp.Or(f.name, defaultLabel) }
 
 // resolve returns the limit that the flags give for an id, if there is one.
 func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) {

@@ -30,7 +30,7 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	asJSON, f := false, limitFlags{}
+	f, out := limitFlags{}, &outputFlags{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
@@ -55,21 +55,19 @@ stderr). No object is printed if a file cannot be read.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			limits, numbers, err := f.load(counter())
-			unread := errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure))
-			if asJSON && !unread {
-				found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), findings(err)}
-				err = errors.Join(err, failed(display.WriteJSON(cmd.OutOrStdout(), found)))
+			if errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure)) {
+				return err // a file cannot be read
 			}
-			if err != nil || asJSON {
-				return err
+			text := ""
+			if err == nil {
+				text = fmt.Sprintf("valid  %s  %s\n%s", display.Visible(strings.Join(args, " ")),
+					display.Plural(len(numbers), "limit"), resets(limits, time.Now()))
 			}
-			files := display.Visible(strings.Join(args, " "))
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid  %s  %s\n%s", files, display.Plural(len(numbers), "limit"),
-				resets(limits, time.Now()))
-			return failed(err)
+			found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), findings(err)}
+			return errors.Join(err, out.print(cmd, found, text))
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	out.registerJSON(cmd)
 	f.registerShares(cmd)
 	return cmd
 }
@@ -155,21 +153,18 @@ func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	before, err := f.db.names()
-	if err != nil {
-		return err
-	}
-	if err := withLines(names, before); err != nil {
-		return err
-	}
 	store, err := f.db.openExisting()
 	if err != nil {
 		return err
 	}
-	if err := store.Relabel(names); errors.Is(err, stint.ErrNameMismatch) {
-		return errors.Join(err, failed(store.Close()))
-	} else if err = errors.Join(err, store.Close()); err != nil {
-		return failed(err)
+	before := store.Labels()
+	if err = withLines(names, before); err == nil {
+		if err = store.Relabel(names); !errors.Is(err, stint.ErrNameMismatch) {
+			err = failed(err)
+		}
+	}
+	if err := errors.Join(err, failed(store.Close())); err != nil {
+		return err
 	}
 	return failed(printNames(cmd.OutOrStdout(), before, names))
 }
@@ -219,15 +214,6 @@ func parseNames(args []string) (map[stint.Name]string, error) {
 		names[stint.Name(n)] = label
 	}
 	return names, nil
-}
-
-// names returns the labels that the file has.
-func (f *dbFlags) names() (map[stint.Name]string, error) {
-	store, err := f.openToRead()
-	if err != nil {
-		return nil, err
-	}
-	return store.Labels(), failed(store.Close())
 }
 
 // printNames writes what changed for each number.

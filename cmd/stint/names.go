@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -39,17 +40,16 @@ LABEL: under it "run --wait" keeps the last turn of each id.
 			if err := store.Close(); err != nil {
 				return failed(err)
 			}
-			if f.json {
-				return failed(display.WriteJSON(cmd.OutOrStdout(), names))
-			}
-			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			var b strings.Builder
+			tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
 				fmt.Fprintf(tw, "%d\t%s%s\n", name, display.Printable(names[name]), lines[name])
 			}
-			return failed(tw.Flush())
+			_ = tw.Flush() // a Builder does not fail
+			return f.out.print(cmd, names, b.String())
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	f.out.registerJSON(cmd)
 	return cmd
 }

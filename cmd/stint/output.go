@@ -1,7 +1,11 @@
 package main
 
 import (
+	"io"
+
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/display"
 )
 
 type outputFlags struct {
@@ -13,4 +17,61 @@ func (f *outputFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.quiet, "quiet", false, "print errors only; the exit status shows a denial")
 }
 
+// registerJSON is register for a command that prints one object, and has no use
+// for --quiet.
+func (f *outputFlags) registerJSON(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+}
+
+// print prints the result of a command, as JSON or as text.
+func (f *outputFlags) print(cmd *cobra.Command, asJSON any, text string) (err error) {
+	switch w := cmd.OutOrStdout(); {
+	case f.json:
+		err = display.WriteJSON(w, asJSON)
+	case !f.quiet:
+		_, err = io.WriteString(w, text)
+	}
+	return failed(err)
+}
+
 func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
+
+// chartFlags are those of a command that can draw its result.
+type chartFlags struct {
+	svg  string
+	json bool
+}
+
+func (f *chartFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.svg, "svg", "",
+		"also write a chart as SVG to a `FILE`; - for standard output instead of the text")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	_ = cmd.MarkFlagFilename("svg", "svg")
+}
+
+func (f *chartFlags) misused(cmd *cobra.Command) error {
+	if f.svg == "-" && f.json {
+		return misuse(cmd, "--svg - and --json exclude each other: both take standard output")
+	}
+	return nil
+}
+
+// print draws the result, and prints it as JSON or as text for a terminal's width.
+func (f *chartFlags) print(w io.Writer, svg func() []byte, asJSON any, text func(width int) string) (err error) {
+	switch f.svg {
+	case "":
+	case "-":
+		_, err := w.Write(svg())
+		return failed(err)
+	default:
+		if err := replaceFile(f.svg, svg()); err != nil {
+			return failed(err)
+		}
+	}
+	if f.json {
+		err = display.WriteJSON(w, asJSON)
+	} else {
+		_, err = io.WriteString(display.Folding(w), text(display.Columns(w)))
+	}
+	return failed(err)
+}

@@ -24,8 +24,7 @@ type replayFlags struct {
 	try    []string
 	lines  replay.Format
 	top    int
-	svg    string
-	json   bool
+	out    chartFlags
 }
 
 // newReplay returns the command. If decided is not nil, it is called for each
@@ -114,8 +113,10 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 			if unread != nil && !r.Lines() {
 				return unread
 			}
-			if err := f.print(cmd.OutOrStdout(), r, args); err != nil {
-				return failed(err)
+			svg := func() []byte { return r.SVG(fmt.Sprintf("%s, by %s", strings.Join(args, ", "), f.lines.By)) }
+			s := r.Summary(f.top)
+			if err := f.out.print(cmd.OutOrStdout(), svg, s, s.Text); err != nil {
+				return err
 			}
 			if r.OnlyMalformed() {
 				format := "recognized"
@@ -141,15 +142,13 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 		"source of a request's cost in tokens: a `FIELD` of the line, or /REGEXP/ (default: one token)")
 	flags.StringVar(&f.lines.SpendIf, "spend-if", "",
 		"a `/REGEXP/`: a line that matches spends, and every other is only checked (default: all spend)")
-	flags.StringVar(&f.svg, "svg", "",
-		"also write a chart as SVG to a `FILE`; - for standard output instead of the text")
 	flags.IntVar(&f.lines.IPv6Bits, "ipv6-bits", 64, "how many leading `BITS` of an IPv6 address name a client")
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
 	flags.StringVar(&f.lines.Time, "time", replay.DefaultTime, "the `FIELD` or group that has the time")
 	flags.StringVar(&f.lines.TimeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.Year, "year", 0,
 		"the `YEAR` of the first line, if times have no year (default: the latest that is at most a day in the future)")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	f.out.register(cmd)
 	for flag, values := range map[string][]string{
 		"by":    {"host", "ip", "method", "path", "program", "user"},
 		"lines": replay.FormatNames,
@@ -169,10 +168,10 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	case f.top < 1 && f.limits.cmd.Flags().Changed("top"):
 		return nil, nil, misuse(f.limits.cmd, "--top %d: must be 1 or more", f.top)
 	}
-	if f.svg == "-" && f.json {
-		return nil, nil, misuse(f.limits.cmd, "--svg - and --json exclude each other: both take standard output")
+	if err := f.out.misused(f.limits.cmd); err != nil {
+		return nil, nil, err
 	}
-	if f.svg != "" && len(f.try) > chart.MostCurves {
+	if f.out.svg != "" && len(f.try) > chart.MostCurves {
 		return nil, nil, misuse(f.limits.cmd, "--svg with %d limits: a chart can show at most %d", len(f.try), chart.MostCurves)
 	}
 	if err := f.lines.Validate(); err != nil {
@@ -186,7 +185,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 		}
 	}
 	progress := newProgress(stderr, "replay", sizeOf(logs), true)
-	c := replay.Config{Format: f.lines, Decided: decided, Each: f.try != nil, Chart: f.svg != "", Warn: func(warning string) {
+	c := replay.Config{Format: f.lines, Decided: decided, Each: f.try != nil, Chart: f.out.svg != "", Warn: func(warning string) {
 		progress.close()
 		fmt.Fprintf(stderr, "stint: %s\n", warning)
 	}}
@@ -229,26 +228,6 @@ func storeFailed(err error) error {
 	if errors.As(err, new(replay.StoreError)) {
 		return failed(err)
 	}
-	return err
-}
-
-// print writes the summary and the chart.
-func (f *replayFlags) print(w io.Writer, r *replay.Replay, logs []string) error {
-	if f.svg != "" {
-		chart := r.SVG(fmt.Sprintf("%s, by %s", strings.Join(logs, ", "), f.lines.By))
-		if f.svg == "-" {
-			_, err := w.Write(chart)
-			return err
-		}
-		if err := replaceFile(f.svg, chart); err != nil {
-			return err
-		}
-	}
-	s := r.Summary(f.top)
-	if f.json {
-		return display.WriteJSON(w, s)
-	}
-	_, err := io.WriteString(display.Folding(w), s.Text(display.Columns(w)))
 	return err
 }
 

@@ -1,22 +1,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint/internal/chart"
-	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/simulate"
 )
 
 type simulateFlags struct {
 	load     []string
 	scenario string
-	svg      string
-	json     bool
+	out      chartFlags
 }
 
 func newSimulate() *cobra.Command {
@@ -57,40 +55,20 @@ and borrowed.`,
 			if err := s.Run(); err != nil {
 				return err
 			}
-			if f.svg != "" && f.svg != "-" {
-				if err := replaceFile(f.svg, s.SVG()); err != nil {
-					return failed(err)
-				}
-			}
-			switch {
-			case f.svg == "-":
-				_, err = cmd.OutOrStdout().Write(s.SVG())
-			case f.json:
-				err = display.WriteJSON(cmd.OutOrStdout(), s.Summary())
-			default:
-				w := cmd.OutOrStdout()
-				_, err = io.WriteString(display.Folding(w), s.Text(display.Columns(w)))
-			}
-			return failed(err)
+			return f.out.print(cmd.OutOrStdout(), s.SVG, s.Summary(), s.Text)
 		},
 	}
 	cmd.Flags().StringArrayVar(&f.load, "load", nil, "a `LOAD`; may be repeated")
 	cmd.Flags().StringVar(&f.scenario, "scenario", "", "a YAML `FILE` with title, limits and load")
-	cmd.Flags().StringVar(&f.svg, "svg", "",
-		"also write the chart as SVG to a `FILE`; - for standard output instead of the text")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	f.out.register(cmd)
 	_ = cmd.MarkFlagFilename("scenario", "yml", "yaml")
-	_ = cmd.MarkFlagFilename("svg", "svg")
 	return cmd
 }
 
 // read returns the simulation of the flags and arguments.
 func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulate.Simulation, error) {
-	if err := exclusive(cmd, "scenario", "load"); err != nil {
+	if err := errors.Join(exclusive(cmd, "scenario", "load"), f.out.misused(cmd)); err != nil {
 		return nil, err
-	}
-	if f.svg == "-" && f.json {
-		return nil, misuse(cmd, "--svg - and --json exclude each other: both take standard output")
 	}
 	in := &simulate.Scenario{Limits: args, Load: f.load}
 	if f.scenario != "" {

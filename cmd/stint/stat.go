@@ -3,9 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,8 +16,8 @@ import (
 )
 
 type statFlags struct {
-	db   dbFlags
-	json bool
+	db  dbFlags
+	out outputFlags
 }
 
 func newStat() *cobra.Command {
@@ -39,14 +39,11 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
 			if err != nil {
 				return err
 			}
-			if f.json {
-				return failed(display.WriteJSON(cmd.OutOrStdout(), st))
-			}
-			return failed(st.print(cmd.OutOrStdout()))
+			return f.out.print(cmd, st, st.String())
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	f.out.registerJSON(cmd)
 	return cmd
 }
 
@@ -112,20 +109,20 @@ func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (
 	return st, nil
 }
 
-func (st *fileStat) print(w io.Writer) error {
+func (st *fileStat) String() string {
 	open := "by no program"
 	if st.PID != 0 {
 		open = fmt.Sprintf("by process %d, which sent this copy of the file", st.PID)
 	}
-	if _, err := fmt.Fprintf(w, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
+	var b strings.Builder
+	fmt.Fprintf(&b, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
 		"journal  %s, with %s not yet in the tree\nholds    %d\n\n", display.Visible(st.File), st.Format, open, display.Size(st.Bytes),
-		display.Size(st.Free), display.Size(st.Journal), display.Plural(int(st.Journaled), "bucket"), st.Holds); err != nil {
-		return err
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		display.Size(st.Free), display.Size(st.Journal), display.Plural(int(st.Journaled), "bucket"), st.Holds)
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprint(tw, "number\tlimit\tlive\texpired\n")
 	for _, l := range st.Limits {
 		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, display.Printable(l.Name), l.Live, l.Expired)
 	}
-	return tw.Flush()
+	_ = tw.Flush() // a Builder does not fail
+	return b.String()
 }

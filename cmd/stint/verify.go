@@ -28,7 +28,7 @@ type verifyFlags struct {
 	limits limitFlags
 	repair bool
 	to     string
-	json   bool
+	out    outputFlags
 	pages  bool // this is the process for checkPages
 }
 
@@ -80,7 +80,7 @@ the object has file, repaired, buckets and lost (an array). The number of bucket
 	f.limits.register(cmd, false)
 	cmd.Flags().BoolVar(&f.repair, "repair", false, "copy the readable part to a new file")
 	cmd.Flags().StringVar(&f.to, "to", "", "the new `FILE` of --repair (default FILE.repaired)")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
+	f.out.registerJSON(cmd)
 	cmd.Flags().BoolVar(&f.pages, "bbolt-pages", false, "")
 	_ = cmd.Flags().MarkHidden("bbolt-pages")
 	return cmd
@@ -106,11 +106,8 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	case err != nil:
 		return failed(err)
 	}
-	if f.json {
-		return failed(display.WriteJSON(cmd.OutOrStdout(), verifiedJSON{path, true, &found.Buckets, &found.Journaled,
-			[]string{}, found.ahead, found.Unsummed}))
-	}
-	return failed(found.print(cmd.OutOrStdout(), path))
+	asJSON := verifiedJSON{path, true, &found.Buckets, &found.Journaled, []string{}, found.ahead, found.Unsummed}
+	return f.out.print(cmd, asJSON, found.words(path))
 }
 
 // verifiedJSON is the output of verify --json.
@@ -135,11 +132,7 @@ type salvagedJSON struct {
 // wrong prints the findings, and returns an error that counts them.
 func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	wrong := findings(err)
-	if f.json {
-		if err := display.WriteJSON(cmd.OutOrStdout(), verifiedJSON{File: path, Wrong: wrong}); err != nil {
-			return err
-		}
-	} else if err := printFindings(cmd.OutOrStdout(), "wrong  ", wrong); err != nil {
+	if err := f.out.print(cmd, verifiedJSON{File: path, Wrong: wrong}, asLines("wrong  ", wrong)); err != nil {
 		return err
 	}
 	if errors.Is(err, errEmpty) {
@@ -149,13 +142,12 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 		path, display.Plural(len(wrong), "finding"))
 }
 
-func printFindings(w io.Writer, first string, findings []string) error {
+func asLines(first string, findings []string) string {
+	var text strings.Builder
 	for _, line := range findings {
-		if _, err := fmt.Fprintf(w, "%s%s\n", first, display.Visible(line)); err != nil {
-			return err
-		}
+		text.WriteString(first + display.Visible(line) + "\n")
 	}
-	return nil
+	return text.String()
 }
 
 // verified has the counts of a sound file.
@@ -182,7 +174,7 @@ func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.D
 	return err
 }
 
-func (v *verified) print(w io.Writer, path string) error {
+func (v *verified) words(path string) string {
 	s := fmt.Sprintf("sound  %s  %s, %s in the journal\n",
 		display.Visible(path), display.Plural(int(v.Buckets), "bucket"), display.Plural(int(v.Journaled), "entry"))
 	for _, label := range slices.Sorted(maps.Keys(v.ahead)) {
@@ -194,8 +186,7 @@ func (v *verified) print(w io.Writer, path string) error {
 			"an older version wrote the file, and stint compact adds the sums\n",
 			strings.Join(v.Unsummed, ", "))
 	}
-	_, err := io.WriteString(w, s)
-	return err
+	return s
 }
 
 // commandOf returns the command that runs a program. Tests replace it if the
@@ -274,14 +265,8 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 		return failed(err)
 	}
 	lost := findings(errors.Join(found.Lost...))
-	if f.json {
-		err = display.WriteJSON(cmd.OutOrStdout(), salvagedJSON{path, to, found.Buckets, lost})
-	} else {
-		err = printFindings(cmd.OutOrStdout(), "lost  ", lost)
-		_, failed := fmt.Fprintf(cmd.OutOrStdout(), "repaired  %s  %s, findings: %d\n",
-			display.Visible(to), display.Plural(int(found.Buckets), "bucket"), len(lost))
-		err = errors.Join(err, failed)
-	}
+	err = f.out.print(cmd, salvagedJSON{path, to, found.Buckets, lost}, asLines("lost  ", lost)+
+		fmt.Sprintf("repaired  %s  %s, findings: %d\n", display.Visible(to), display.Plural(int(found.Buckets), "bucket"), len(lost)))
 	if err == nil && len(lost) > 0 {
 		err = fmt.Errorf("%s is not all of %s: read what was lost before you use it", to, path)
 	}

@@ -4,11 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/stint-go/stint/internal/display"
 )
 
 // build describes the build of the program.
@@ -60,7 +57,7 @@ func (b build) String() string {
 }
 
 func newVersion() *cobra.Command {
-	var asJSON bool
+	out := &outputFlags{}
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of stint",
@@ -70,23 +67,17 @@ func newVersion() *cobra.Command {
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b := thisBuild()
-			if asJSON {
-				return failed(display.WriteJSON(cmd.OutOrStdout(), b))
-			}
-			var out strings.Builder
-			fmt.Fprintf(&out, "version   %s\n", b.Version)
+			text := fmt.Sprintf("version   %s\n", b.Version)
 			if b.Revision != "" {
-				modified := ""
+				text += fmt.Sprintf("revision  %s of %s", b.Revision, b.Time)
 				if b.Modified {
-					modified = ", and modified since"
+					text += ", and modified since"
 				}
-				fmt.Fprintf(&out, "revision  %s of %s%s\n", b.Revision, b.Time, modified)
+				text += "\n"
 			}
-			fmt.Fprintf(&out, "built by  %s for %s\n", b.Go, b.Platform)
-			_, err := fmt.Fprint(cmd.OutOrStdout(), out.String())
-			return failed(err)
+			return out.print(cmd, b, text+fmt.Sprintf("built by  %s for %s\n", b.Go, b.Platform))
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	out.registerJSON(cmd)
 	return cmd
 }
