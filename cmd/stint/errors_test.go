@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
@@ -204,14 +203,10 @@ func TestErrorNames(t *testing.T) {
 
 // If serve cannot write its labels, such as to a full disk, a retry may succeed.
 func TestServeStatus(t *testing.T) {
-	cmd := newServe()
-	f := &serveFlags{limits: limitFlags{cmd: cmd}}
-	f.db.register(&cobra.Command{}, "")
-	f.db.path = filepath.Join(t.TempDir(), "a.db")
-	number, done, err := f.numbers()
+	store, err := (&dbFlags{path: filepath.Join(t.TempDir(), "a.db")}).open()
 	require.NoError(t, err)
-	require.NoError(t, done()) // it can write nothing from now on
-	_, err = number(throttleLabel)
+	require.NoError(t, store.Close()) // it can write nothing from now on
+	_, err = numbersOf(store)(throttleLabel)
 	require.Error(t, err)
 	assert.Equal(t, statusFailed, status(err), err)
 }

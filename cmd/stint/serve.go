@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -165,11 +166,6 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	case <-ctx.Done(): // there is nothing to save, and the lock ends with this process
 		return nil
 	}
-	defer func() {
-		if s.limiter != nil {
-			_ = s.limiter.Close()
-		}
-	}()
 	reloading, endReloads := context.WithCancel(ctx)
 	reloaded := make(chan struct{})
 	go func() {
@@ -179,7 +175,7 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	end := func() error {
 		endReloads()
 		<-reloaded
-		return s.close()
+		return failed(s.limiter.Close())
 	}
 	endMetrics, err := s.serveMetrics(f.metrics)
 	if err != nil {
@@ -236,12 +232,8 @@ func (f *serveFlags) check(s *server) error {
 	if f.most < 1 {
 		return misuse(cmd, "--max-connections %d: must be 1 or more", f.most)
 	}
-	for level := stint.Memory; level <= stint.Synced; level++ {
-		if level.String() == f.durability {
-			s.durability = level
-		}
-	}
-	if s.durability == 0 {
+	var err error
+	if s.durability, err = stint.ParseDurability(f.durability); err != nil {
 		return misuse(cmd, "--durability %q: must be memory, flushed, leased or synced", f.durability)
 	}
 	if f.passwordFile != "" {
@@ -273,22 +265,35 @@ func (s *server) open(f *serveFlags, path string) error {
 			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
 		},
 	})
-	if err != nil {
-		s.limiter = nil
-		return failed(ifEmpty(path, err))
-	}
-	return nil
+	return failed(ifEmpty(path, err))
 }
 
 // load returns the limits of the flags, with the numbers of the file or of the
 // program that has it open.
 func (s *server) load(f *serveFlags) (*stint.Limits, error) {
-	number, done, err := f.numbers()
+	store, owner, err := openOrAsk(&f.db, (*dbFlags).open)
 	if err != nil {
 		return nil, err
 	}
-	limits, err := s.numbered(f, number)
-	return limits, errors.Join(err, failed(done()))
+	var file numberer = store
+	if owner != nil {
+		file = owner
+	}
+	limits, err := s.numbered(f, numbersOf(file))
+	return limits, errors.Join(err, failed(file.Close()))
+}
+
+// numberer is a file, or the program that has it open.
+type numberer interface {
+	Number(label string) (stint.Name, error)
+	Close() error
+}
+
+func numbersOf(file numberer) func(label string) (stint.Name, error) {
+	return func(label string) (stint.Name, error) {
+		name, err := file.Number(label)
+		return name, failed(err)
+	}
 }
 
 // numbered returns the limits of the flags, and notes their numbers.
@@ -310,31 +315,6 @@ func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, 
 	delete(numbers, throttleLabel)
 	s.labels = numbers
 	return limits, nil
-}
-
-// numbers returns a function that numbers labels as the file does. done ends its
-// use of the file.
-func (f *serveFlags) numbers() (number func(label string) (stint.Name, error), done func() error, err error) {
-	f.db.cmd = f.limits.cmd
-	store, owner, err := openOrAsk(&f.db, (*dbFlags).open)
-	if err != nil {
-		return nil, nil, err
-	}
-	if owner == nil {
-		return numbersOf(store), store.Close, nil
-	}
-	return numbersOf(owner), owner.Close, nil
-}
-
-// numbersOf returns a function that numbers labels as a file does, or the program
-// that has it open.
-func numbersOf(file interface {
-	Number(string) (stint.Name, error)
-}) func(label string) (stint.Name, error) {
-	return func(label string) (stint.Name, error) {
-		name, err := file.Number(label)
-		return name, failed(err)
-	}
 }
 
 // reloads loads the limits files again at each signal, until ctx ends.
@@ -359,11 +339,8 @@ func (s *server) reload(f *serveFlags) error {
 		return errors.New("there is no --limits")
 	}
 	f.limits.piped = nil
-	numbers := map[string]stint.Name{throttleLabel: s.throttle}
-	for label, name := range s.labels {
-		numbers[label] = name
-	}
-	labels := s.labels
+	numbers := maps.Clone(s.labels)
+	numbers[throttleLabel] = s.throttle
 	limits, err := (&server{}).numbered(f, func(label string) (stint.Name, error) {
 		name, ok := numbers[label]
 		if !ok {
@@ -374,7 +351,7 @@ func (s *server) reload(f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	for label, name := range labels {
+	for label, name := range s.labels {
 		if _, ok := limits.Names()[name]; !ok {
 			return fmt.Errorf("the limit %q is missing: restart the server to remove it", label)
 		}
@@ -437,11 +414,4 @@ func (s *server) left(c *serveConn) {
 	delete(s.conns, c)
 	s.mu.Unlock()
 	s.serving.Done()
-}
-
-// close saves what was decided.
-func (s *server) close() error {
-	err := s.limiter.Close()
-	s.limiter = nil
-	return failed(err)
 }

@@ -68,7 +68,7 @@ func (s *server) triples(args [][]byte) (requests []stint.Request, err error) {
 // together is STINT.SPEND, CHECK or REFUND. The reply is that of CL.THROTTLE, for
 // the limit that decided, and its label.
 func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.Decision, error), mode stint.Mode) {
-	if len(args) == 0 || len(args)%3 != 0 {
+	if len(args)%3 != 0 {
 		c.wrongCount()
 		return
 	}
@@ -93,7 +93,7 @@ func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.De
 
 // reset is STINT.RESET.
 func (c *serveConn) reset(args [][]byte) {
-	if len(args) == 0 || len(args)%2 != 0 {
+	if len(args)%2 != 0 {
 		c.wrongCount()
 		return
 	}
@@ -141,10 +141,6 @@ func (c *serveConn) delete(args [][]byte) {
 
 // hold is STINT.HOLD. Zero seconds end a hold.
 func (c *serveConn) hold(args [][]byte) {
-	if len(args) != 3 {
-		c.wrongCount()
-		return
-	}
 	key, err := c.server.key(args[0], args[1])
 	if err != nil {
 		c.failed(err)
@@ -166,10 +162,6 @@ func (c *serveConn) hold(args [][]byte) {
 // wait is STINT.WAIT. Only this connection waits. As with BLPOP, zero seconds are
 // no bound.
 func (c *serveConn) wait(args [][]byte) {
-	if len(args) != 4 {
-		c.wrongCount()
-		return
-	}
 	requests, err := c.server.triples(args[:3])
 	if err != nil {
 		c.failed(err)

@@ -125,19 +125,14 @@ func groupID(name string) (int, error) {
 
 // listenTCP listens at HOST:PORT, as soon as no other server does. It returns
 // nil if ctx ends before.
-func (s *server) listenTCP(ctx context.Context, address string) (net.Listener, error) {
-	for waits := false; ; waits = true {
-		l, err := net.Listen("tcp", address)
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			return l, err
-		}
-		if !waits {
-			s.log("%s is in use: waiting to take over", display.Visible(address))
-		}
-		if !pause(ctx) {
-			return nil, nil
-		}
+func (s *server) listenTCP(ctx context.Context, address string) (l net.Listener, err error) {
+	if !s.retry(ctx, display.Visible(address)+" is in use", func() bool {
+		l, err = net.Listen("tcp", address)
+		return !errors.Is(err, syscall.EADDRINUSE)
+	}) {
+		return nil, nil
 	}
+	return l, err
 }
 
 // listenUnix listens at a path, as soon as no other server does. It returns nil
@@ -146,20 +141,17 @@ func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.List
 	if err := nameable(path); err != nil {
 		return nil, err
 	}
-	unlock, err := lockSocket(ctx, path, func() {
-		s.log("another server has %s: waiting to take over", display.Visible(path))
-	})
-	if err != nil || unlock == nil {
+	var unlock func()
+	var err error
+	if !s.retry(ctx, "another server has "+display.Visible(path), func() bool {
+		unlock, err = lockSocket(path)
+		return unlock != nil || err != nil
+	}) || err != nil {
 		return nil, err
 	}
-	for waits := false; answers(path); waits = true {
-		if !waits {
-			s.log("another program listens at %s: waiting to take over", display.Visible(path))
-		}
-		if !pause(ctx) {
-			unlock()
-			return nil, nil
-		}
+	if !s.retry(ctx, "another program listens at "+display.Visible(path), func() bool { return !answers(path) }) {
+		unlock()
+		return nil, nil
 	}
 	l, err := bindPrivate(path, gid)
 	if err != nil {
@@ -242,6 +234,20 @@ func (l *unixListener) Close() error {
 	err := errors.Join(os.Remove(l.path), l.Listener.Close())
 	l.unlock()
 	return err
+}
+
+// retry calls try every tenth of a second until it returns true, and logs why the
+// server waits. It returns false if ctx ends before.
+func (s *server) retry(ctx context.Context, why string, try func() bool) bool {
+	for first := true; !try(); first = false {
+		if first {
+			s.log("%s: waiting to take over", why)
+		}
+		if !pause(ctx) {
+			return false
+		}
+	}
+	return true
 }
 
 // pause waits for a tenth of a second. It returns false if ctx ends before.
