@@ -19,10 +19,10 @@ const redisVersion = "7.2.0"
 
 // served are the commands, as COMMAND lists them: those of limits, and those that
 // clients send when they connect.
-var served []servedCommand
+var served []*servedCommand
 
 // servedBy finds a command by its name.
-var servedBy = map[string]int{}
+var servedBy = map[string]*servedCommand{}
 
 type servedCommand struct {
 	name    string
@@ -41,7 +41,7 @@ func (d *servedCommand) takes(words int) bool {
 }
 
 func init() { // the methods refer to served
-	served = []servedCommand{
+	served = []*servedCommand{
 		{"cl.throttle", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil}, // see collects
 		{"gcra", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil},
 		{"del", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", (*serveConn).delete},
@@ -82,12 +82,11 @@ func init() { // the methods refer to served
 		{"time", 1, [3]int64{}, "Returns the server's time.", func(c *serveConn, _ [][]byte) {
 			now := c.server.limiter.Now()
 			c.out.Array(2)
-			c.out.Bulk(strconv.FormatInt(now.Unix(), 10))
-			c.out.Bulk(strconv.Itoa(now.Nanosecond() / 1000))
+			c.out.Bulk(strconv.FormatInt(now.Unix(), 10), strconv.Itoa(now.Nanosecond()/1000))
 		}},
 	}
-	for i, command := range served {
-		servedBy[command.name] = i
+	for _, command := range served {
+		servedBy[command.name] = command
 	}
 }
 
@@ -100,7 +99,7 @@ func (c *serveConn) do(command [][]byte) {
 		return
 	}
 	c.decide() // first, because replies keep their order
-	i, ok := servedBy[string(name)]
+	found, ok := servedBy[string(name)]
 	switch {
 	case string(name) == "post" || string(name) == "host:": // as Redis does: the body could have commands
 		c.out.Error("ERR this is not an HTTP server")
@@ -112,12 +111,12 @@ func (c *serveConn) do(command [][]byte) {
 	case !ok:
 		c.unknown(string(name), command)
 	default:
-		c.doing = served[i].name
-		if !served[i].takes(len(command)) {
+		c.doing = found.name
+		if !found.takes(len(command)) {
 			c.wrongCount()
 			return
 		}
-		served[i].do(c, command[1:])
+		found.do(c, command[1:])
 	}
 }
 
@@ -269,19 +268,11 @@ func (c *serveConn) hello(args [][]byte) {
 	}
 	c.out.RESP3, c.name = version == 3, name
 	c.out.Map(7)
-	for _, pair := range [][2]string{{"server", "redis"}, {"version", redisVersion}} {
-		c.out.Bulk(pair[0])
-		c.out.Bulk(pair[1])
-	}
-	c.out.Bulk("proto")
+	c.out.Bulk("server", "redis", "version", redisVersion, "proto")
 	c.out.Int(int64(version))
 	c.out.Bulk("id")
 	c.out.Int(c.id)
-	for _, pair := range [][2]string{{"mode", "standalone"}, {"role", "master"}} {
-		c.out.Bulk(pair[0])
-		c.out.Bulk(pair[1])
-	}
-	c.out.Bulk("modules")
+	c.out.Bulk("mode", "standalone", "role", "master", "modules")
 	c.out.Array(0)
 }
 
@@ -343,55 +334,36 @@ func (c *serveConn) info(_ [][]byte) {
 
 // command is COMMAND, COMMAND COUNT, INFO, DOCS and LIST.
 func (c *serveConn) command(args [][]byte) {
-	sub := ""
+	sub, of := "", served // nil for a name that is not served
 	if len(args) > 0 {
 		sub = strings.ToLower(string(args[0]))
 	}
-	names := args[min(1, len(args)):]
+	if len(args) > 1 {
+		of = nil
+		for _, name := range args[1:] {
+			of = append(of, servedBy[strings.ToLower(string(name))])
+		}
+	}
 	switch sub {
-	case "", "list":
+	case "", "info":
+		c.out.Array(len(of))
+		for _, d := range of {
+			c.describe(d)
+		}
+	case "list":
 		c.out.Array(len(served))
-		for i := range served {
-			if sub == "list" {
-				c.out.Bulk(served[i].name)
-			} else {
-				c.describe(i)
-			}
+		for _, d := range served {
+			c.out.Bulk(d.name)
 		}
 	case "count":
 		c.out.Int(int64(len(served)))
-	case "info":
-		if len(names) == 0 {
-			c.command(nil)
-			return
-		}
-		c.out.Array(len(names))
-		for _, name := range names {
-			if i, ok := servedBy[strings.ToLower(string(name))]; ok {
-				c.describe(i)
-			} else {
-				c.out.Null()
-			}
-		}
 	case "docs":
-		var of []int
-		for _, name := range names {
-			if i, ok := servedBy[strings.ToLower(string(name))]; ok {
-				of = append(of, i)
-			}
-		}
-		for i := range served {
-			if len(names) == 0 {
-				of = append(of, i)
-			}
-		}
+		of = slices.DeleteFunc(slices.Clone(of), func(d *servedCommand) bool { return d == nil })
 		c.out.Map(len(of))
-		for _, i := range of {
-			c.out.Bulk(served[i].name)
+		for _, d := range of {
+			c.out.Bulk(d.name)
 			c.out.Map(3)
-			for _, s := range []string{"summary", served[i].summary, "since", "1.0.0", "group", "stint"} {
-				c.out.Bulk(s)
-			}
+			c.out.Bulk("summary", d.summary, "since", "1.0.0", "group", "stint")
 		}
 	default:
 		c.out.Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try COMMAND HELP.", args[0]))
@@ -399,8 +371,11 @@ func (c *serveConn) command(args [][]byte) {
 }
 
 // describe writes a command as COMMAND does.
-func (c *serveConn) describe(i int) {
-	d := &served[i]
+func (c *serveConn) describe(d *servedCommand) {
+	if d == nil {
+		c.out.Null()
+		return
+	}
 	c.out.Array(6)
 	c.out.Bulk(d.name)
 	c.out.Int(d.arity)

@@ -20,11 +20,11 @@ func (c *serveConn) queue(name string, command [][]byte) {
 	for _, word := range command {
 		size += len(word) + 24 // the slice's header
 	}
-	i, ok := servedBy[name]
+	found, ok := servedBy[name]
 	switch {
 	case !ok:
 		c.unknown(name, command)
-	case served[i].do != nil && !served[i].takes(len(command)): // the others check their words themselves
+	case found.do != nil && !found.takes(len(command)): // the others check their words themselves
 		c.doing = name
 		c.wrongCount()
 	case name == "stint.wait":

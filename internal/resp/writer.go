@@ -42,10 +42,12 @@ func (w *Writer) Map(n int) {
 	}
 }
 
-// Bulk writes a string of any bytes.
-func (w *Writer) Bulk(s string) {
-	w.line('$', int64(len(s)))
-	w.Buf = append(append(w.Buf, s...), '\r', '\n')
+// Bulk writes strings of any bytes.
+func (w *Writer) Bulk(strings ...string) {
+	for _, s := range strings {
+		w.line('$', int64(len(s)))
+		w.Buf = append(append(w.Buf, s...), '\r', '\n')
+	}
 }
 
 // Simple writes a short string without line breaks.
