@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,7 +15,7 @@ import (
 func timeOf(cmd *cobra.Command, store dbfile.Store) (time.Time, error) {
 	now, doubt, err := store.Now()
 	if err == nil && doubt != nil && cmd != nil {
-		warn(cmd.ErrOrStderr(), doubt)
+		fmt.Fprintln(cmd.ErrOrStderr(), doubt)
 	}
 	return now, failed(err)
 }
@@ -25,9 +24,7 @@ func timeOf(cmd *cobra.Command, store dbfile.Store) (time.Time, error) {
 func warnOfClock(cmd *cobra.Command) func(stint.Event) {
 	return func(e stint.Event) {
 		if e.Kind == stint.ClockWrong && cmd != nil {
-			warn(cmd.ErrOrStderr(), e.Err)
+			fmt.Fprintln(cmd.ErrOrStderr(), e.Err)
 		}
 	}
 }
-
-func warn(stderr io.Writer, err error) { fmt.Fprintf(stderr, "%v\n", err) }

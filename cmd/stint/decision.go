@@ -130,12 +130,6 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	}, f.limits.label(), limit, id, f.cost)
 }
 
-// isUsage reports whether a decision failed because of the arguments.
-func isUsage(err error) bool {
-	return errors.Is(err, stint.ErrCostOverBurst) || errors.Is(err, stint.ErrNegativeCost) ||
-		errors.Is(err, stint.ErrInvalidID)
-}
-
 // decisionJSON is what --json prints of a decision. Without a limit, limit is
 // null and remaining is 2⁶³−1.
 type decisionJSON struct {
@@ -155,7 +149,11 @@ func (f *decideFlags) print(cmd *cobra.Command, id string, d stint.Decision) err
 	var asJSON any = decisionJSON{d.Allowed, f.limits.label(), display.NewJSONID(id), f.cost, d.Taken, d.Remaining,
 		display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, f.pid}
 	if f.act == nil {
-		asJSON = newResetOneJSON(f.limits.label(), id, d.Limit, f.pid)
+		one := resetOneJSON{Name: f.limits.label(), JSONID: display.NewJSONID(id), Reset: true, PID: f.pid}
+		if !d.Limit.IsUnlimited() {
+			one.Remaining, one.Limit = d.Limit.Burst, display.NewJSONLimit(d.Limit)
+		}
+		asJSON = one
 	}
 	done, state := f.done, "no limit"
 	if !d.Allowed {

@@ -76,7 +76,9 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 		in, name = file, args[0]
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
-	found, err := read(f, &lineReader{Scanner: newScanner(io.TeeReader(replay.ReadAhead(ctx, in), bar)), name: name})
+	lines := bufio.NewScanner(io.TeeReader(replay.ReadAhead(ctx, in), bar))
+	lines.Buffer(nil, 1<<28) // a header may have 65535 labels
+	found, err := read(f, &lineReader{Scanner: lines, name: name})
 	bar.close()
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -209,12 +211,6 @@ type lineReader struct {
 	*bufio.Scanner
 	name string
 	line int
-}
-
-func newScanner(r io.Reader) *bufio.Scanner {
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<28) // a header may have 65535 labels
-	return s
 }
 
 func (r *lineReader) next() bool {

@@ -80,14 +80,6 @@ type resetOneJSON struct {
 	PID       int                `json:"pid,omitempty"`
 }
 
-func newResetOneJSON(label, id string, limit stint.Limit, pid int) resetOneJSON {
-	one := resetOneJSON{Name: label, JSONID: display.NewJSONID(id), Reset: true, PID: pid}
-	if !limit.IsUnlimited() {
-		one.Remaining, one.Limit = limit.Burst, display.NewJSONLimit(limit)
-	}
-	return one
-}
-
 // resetJSON is what --json prints of many buckets.
 type resetJSON struct {
 	Name    string `json:"name"`

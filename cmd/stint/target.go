@@ -152,7 +152,7 @@ func (t *target) do(label string, limit stint.Limit, id string, act func(l decid
 
 // blame returns an error as a failure, unless the arguments caused it.
 func blame(err error) error {
-	if isUsage(err) {
+	if errors.Is(err, stint.ErrCostOverBurst) || errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrInvalidID) {
 		return err
 	}
 	return failed(err)
