@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/bits"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -29,10 +30,12 @@ type Simulation struct {
 	total  stint.Limit // of tenants
 }
 
-// simulated is one limit, and its decisions.
+// simulated is one limit, or the ceiling of a tenant, and its decisions.
 type simulated struct {
 	name        string
 	limit       stint.Limit
+	asks        []bool // by request: it is for this limit
+	requests    int64  // for this limit
 	admitted    []bool // by request
 	allowed     int64
 	nearestMiss time.Duration // 0 if nothing was denied
@@ -85,6 +88,9 @@ func New(in *Scenario) (*Simulation, error) {
 		if err := s.add(load); err != nil {
 			return nil, err
 		}
+	}
+	for _, l := range s.limits {
+		l.asks, l.requests = slices.Repeat([]bool{true}, len(s.times)), int64(len(s.times))
 	}
 	return s, nil
 }
@@ -235,7 +241,7 @@ func (s *Simulation) Summary() Summary {
 	out := Summary{Requests: len(s.times)}
 	for _, l := range s.limits {
 		one := LimitSummary{Name: l.name, Limit: display.NewJSONLimit(l.limit),
-			Allowed: l.allowed, Denied: l.requests(len(s.times)) - l.allowed}
+			Allowed: l.allowed, Denied: l.requests - l.allowed}
 		if l.shared != nil {
 			one.Floor, one.Borrowed = display.NewJSONLimit(l.shared.floor), &l.shared.borrowed
 			if l.limit.IsUnlimited() {

@@ -32,13 +32,10 @@ type Tenant struct {
 // HasTenants reports whether the scenario is one of tenants.
 func (in *Scenario) HasTenants() bool { return in.Total != "" || in.Tenants != nil }
 
-// shared is what a simulated tenant has besides its ceiling: its floor, its
-// requests, and how many of them were admitted on loan.
+// shared is what a simulated tenant has besides its ceiling.
 type shared struct {
 	floor    stint.Limit // zero: none
-	asks     []bool      // by request: it is the tenant's
-	requests int64
-	borrowed int64
+	borrowed int64       // requests that were admitted on loan
 }
 
 // readTenants returns the simulation of tenants.
@@ -92,12 +89,12 @@ func readTenants(in *Scenario) (*Simulation, error) {
 	}
 	slices.SortStableFunc(all, func(a, b asked) int { return cmp.Compare(a.at, b.at) })
 	for _, l := range s.limits {
-		l.shared.asks = make([]bool, len(all))
+		l.asks = make([]bool, len(all))
 	}
 	for i, a := range all {
 		s.times = append(s.times, a.at)
-		s.limits[a.by].shared.asks[i] = true
-		s.limits[a.by].shared.requests++
+		s.limits[a.by].asks[i] = true
+		s.limits[a.by].requests++
 	}
 	return s, nil
 }
@@ -125,7 +122,7 @@ func (s *Simulation) runTenants() (err error) {
 	for i, at := range s.times {
 		now.Store(at)
 		for j, l := range s.limits {
-			if !l.shared.asks[i] {
+			if !l.asks[i] {
 				continue
 			}
 			d, err := limiter.Spend(class(j).Key(""), 1)
@@ -157,20 +154,9 @@ func (l *simulated) describe() string {
 	return words
 }
 
-// asks reports whether the request is for the limit.
-func (l *simulated) asks(request int) bool { return l.shared == nil || l.shared.asks[request] }
-
-// requests returns how many of all requests are for the limit.
-func (l *simulated) requests(all int) int64 {
-	if l.shared == nil {
-		return int64(all)
-	}
-	return l.shared.requests
-}
-
 // counts returns how many requests were admitted, and how many on loan.
-func (l *simulated) counts(all int) string {
-	s := fmt.Sprintf("%d of %d", l.allowed, l.requests(all))
+func (l *simulated) counts() string {
+	s := fmt.Sprintf("%d of %d", l.allowed, l.requests)
 	if l.shared != nil {
 		s += fmt.Sprintf(", %d borrowed", l.shared.borrowed)
 	}

@@ -32,7 +32,7 @@ func (s *Simulation) Text(width int) string {
 			miss = fmt.Sprintf("request %d, %v too early", l.missed, l.nearestMiss)
 		}
 		limits.Rows = append(limits.Rows, []string{display.Visible(l.name), limit,
-			l.counts(len(s.times)), fmt.Sprint(l.requests(len(s.times)) - l.allowed), miss})
+			l.counts(), fmt.Sprint(l.requests - l.allowed), miss})
 	}
 	return fmt.Sprintf("%s: %s\n\n", display.Visible(s.title), display.Plural(len(s.times), "request")) +
 		limits.Text(width) + s.resets() + s.bars(width) + "\n█ admitted  ░ denied\n"
@@ -64,7 +64,7 @@ func (s *Simulation) bars(width int) string {
 	most := 0
 	for i, at := range s.times {
 		for j, l := range s.limits {
-			if l.asks(i) {
+			if l.asks[i] {
 				requests[j][bin(at)]++
 				most = max(most, requests[j][bin(at)])
 			}
@@ -127,7 +127,7 @@ func (s *Simulation) SVG() []byte {
 	var results []string
 	for _, l := range s.limits {
 		results = append(results, fmt.Sprintf("%s (%s) admits %d of %d",
-			l.name, l.describe(), l.allowed, l.requests(len(s.times))))
+			l.name, l.describe(), l.allowed, l.requests))
 		c.Curves = append(c.Curves, chart.Curve{Name: l.name, Detail: l.describe(), Total: l.allowed,
 			Steps: steps(func(i int) bool { return l.admitted[i] })})
 	}
