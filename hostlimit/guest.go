@@ -63,12 +63,7 @@ func asking(c *conn, o Options) (*Limiter, error) {
 type guest struct{ conn *conn }
 
 func (g guest) do(ctx context.Context, c *wire.Call) error {
-	var err error
-	if c.Op == wire.OpEach {
-		err = each(ctx, g.conn, c, nil)
-	} else {
-		err = g.conn.do(ctx, c)
-	}
+	err := carryOut(ctx, g.conn, c)
 	if !errors.Is(err, errMoved) {
 		return err
 	}

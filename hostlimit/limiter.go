@@ -62,6 +62,17 @@ func (b *backend) do(ctx context.Context, c *wire.Call) error {
 	return b.conn.do(ctx, c)
 }
 
+// role says which process has the file, if b is the backend in place, or nil.
+func (b *backend) role() Role {
+	switch {
+	case b == nil || b.limiter == nil && b.conn.isOver():
+		return RoleNone
+	case b.limiter != nil:
+		return RoleOwner
+	}
+	return RoleGuest
+}
+
 func (b *backend) close() error {
 	if b.limiter == nil {
 		b.conn.close()
@@ -136,30 +147,20 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.D
 
 // Role says which process has the file.
 func (l *Limiter) Role() Role {
-	switch b := l.now.Load(); {
-	case b == nil:
-		return RoleNone
-	case b.limiter != nil:
-		return RoleOwner
-	case b.conn.isOver():
-		return RoleNone
-	}
-	return RoleGuest
+	return l.now.Load().role()
 }
 
 // OwnerPID returns the number of the process that has the file, or 0 if none has
 // it now.
 func (l *Limiter) OwnerPID() int {
-	switch b := l.now.Load(); {
-	case b == nil:
-		return 0
-	case b.limiter != nil:
+	b := l.now.Load()
+	switch b.role() {
+	case RoleOwner:
 		return os.Getpid()
-	case b.conn.isOver():
-		return 0
-	default:
+	case RoleGuest:
 		return b.conn.welcome.PID
 	}
+	return 0
 }
 
 func (l *Limiter) isClosed() bool {
@@ -381,27 +382,19 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 	c.Requests = append(c.Given, reqs...)
 	given := c.Requests
 	defer func() { c.Requests = reqs }()
-	var errs []error // of single requests
+	if c.Op == wire.OpEach {
+		c.Errs = make([]error, len(given))
+	}
 	for i := range given {
 		err := own.give(&given[i], l.opts.LimiterOptions.Durability)
-		if err == nil {
-			continue
-		}
-		if c.Op != wire.OpEach {
+		switch {
+		case c.Op == wire.OpEach:
+			c.Errs[i] = err
+		case err != nil:
 			return err
 		}
-		if errs == nil {
-			errs = make([]error, len(given))
-		}
-		errs[i] = err
 	}
-	var err error
-	if c.Op == wire.OpEach {
-		err = each(ctx, b, c, errs)
-	} else {
-		err = b.do(ctx, c)
-	}
-	if err != nil {
+	if err := carryOut(ctx, b, c); err != nil {
 		return err
 	}
 	for i := range c.Decisions {

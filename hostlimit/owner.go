@@ -79,24 +79,26 @@ func (o owner) each(c *wire.Call) {
 	}
 }
 
-// each carries out the requests of a call that fit into a message and have no
-// error yet, and finds the errors of all.
-func each(ctx context.Context, to caller, c *wire.Call, errs []error) error {
-	if errs == nil {
-		errs = make([]error, len(c.Requests))
+// carryOut carries out a call. Of an OpEach it makes another one, with the requests
+// that fit into a message and have no error yet.
+func carryOut(ctx context.Context, to caller, c *wire.Call) error {
+	if c.Op != wire.OpEach {
+		return to.do(ctx, c)
+	}
+	if c.Errs == nil {
+		c.Errs = make([]error, len(c.Requests))
 	}
 	good := wire.Call{Op: wire.OpEach}
 	var at []int
 	for i := range c.Requests {
-		if errs[i] == nil {
-			errs[i] = wire.CheckRequest(&c.Requests[i])
+		if c.Errs[i] == nil {
+			c.Errs[i] = wire.CheckRequest(&c.Requests[i])
 		}
-		if c.Decisions[i] = (stint.Decision{}); errs[i] == nil {
+		if c.Decisions[i] = (stint.Decision{}); c.Errs[i] == nil {
 			good.Requests = append(good.Requests, c.Requests[i])
 			at = append(at, i)
 		}
 	}
-	c.Errs = errs
 	if len(at) == 0 {
 		return nil
 	}

@@ -1,11 +1,11 @@
 package hostlimit
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -465,8 +465,8 @@ func (c *serverConn) commits(limits *stint.Limits, key stint.Key) bool {
 func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	id := call.Number
 	err := c.do(ctx, call)
-	if err == nil && (call.Buckets != nil || call.Held != nil) {
-		err = c.list(call)
+	if err == nil {
+		err = c.sendLong(call)
 	}
 	c.mu.Lock()
 	count, _ := c.count(call.Op)
@@ -485,8 +485,6 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	switch {
 	case err != nil:
 		c.fail(id, err)
-	case call.Op == wire.OpStats: // with many Names it is long
-		c.inParts(id, call.AppendAnswer(nil))
 	default:
 		send := c.out.Send
 		switch {
@@ -500,16 +498,6 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 		}
 		send(wire.OpReply, id, func(b []byte) []byte { return call.AppendAnswer(wire.AppendError(b, nil)) })
 	}
-}
-
-// inParts sends an answer that may be too long for a frame.
-func (c *serverConn) inParts(id uint32, answer []byte) {
-	for len(answer) > wire.PartSize {
-		part := answer[:wire.PartSize]
-		c.out.Send(wire.OpPart, id, func(b []byte) []byte { return append(b, part...) })
-		answer = answer[wire.PartSize:]
-	}
-	c.out.Send(wire.OpReply, id, func(b []byte) []byte { return append(wire.AppendError(b, nil), answer...) })
 }
 
 // fail answers a call with an error.
@@ -550,7 +538,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpEach:
 		if call.Errs == nil {
 			l.each(call)
-		} else if err := each(ctx, l, call, call.Errs); err != nil { // of zones and labels
+		} else if err := carryOut(ctx, l, call); err != nil { // there are errors of zones and labels
 			return err
 		}
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
@@ -565,6 +553,13 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		}
 		return nil
 	}
+	return c.decide(ctx, call)
+}
+
+// decide carries out a call, and tries again with the Names of the guest if the
+// owner does not declare one.
+func (c *serverConn) decide(ctx context.Context, call *wire.Call) error {
+	l := owner{c.server.limiter}
 	err := l.do(ctx, call)
 	if errors.Is(err, stint.ErrUnknownName) {
 		wrong := c.declare()
@@ -660,39 +655,32 @@ func (c *serverConn) add(names stint.Names) error {
 	return c.server.limiter.Declare(names)
 }
 
-// list sends the list that a call has found, in parts.
-func (c *serverConn) list(call *wire.Call) error {
-	var buf []byte
-	send := func() error {
-		err := c.out.Send(wire.OpPart, call.Number, func(b []byte) []byte { return append(b, buf...) })
-		buf = buf[:0]
-		return err
+// sendLong sends the answers that may be too long for a frame.
+func (c *serverConn) sendLong(call *wire.Call) error {
+	if call.Buckets == nil && call.Held == nil && call.Stats == nil {
+		return nil
 	}
-	if call.Buckets != nil {
+	w := bufio.NewWriterSize(parts{c.out, call.Number}, wire.PartSize)
+	switch {
+	case call.Stats != nil: // long with many Names
+		w.Write(wire.AppendStats(nil, call.Stats))
+	case call.Buckets != nil:
 		for k, err := range call.Buckets {
+			if err == nil {
+				_, err = w.Write(wire.AppendBucket(w.AvailableBuffer(), &k))
+			}
 			if err != nil {
 				return err
 			}
-			if buf = wire.AppendBucket(buf, &k); len(buf) > wire.PartSize {
-				if err := send(); err != nil {
-					return err
-				}
-			}
 		}
-	}
-	if call.Held != nil {
+	default:
 		for h := range call.Held {
-			if buf = wire.AppendHeld(buf, &h); len(buf) > wire.PartSize {
-				if err := send(); err != nil {
-					return err
-				}
+			if _, err := w.Write(wire.AppendHeld(w.AvailableBuffer(), &h)); err != nil {
+				return err
 			}
 		}
 	}
-	if len(buf) == 0 {
-		return nil
-	}
-	return send()
+	return w.Flush()
 }
 
 // snapshot sends a copy of the file. The owner makes one copy at a time, and
@@ -707,28 +695,26 @@ func (c *serverConn) snapshot(call *wire.Call) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
-	call.Writer = partWriter(func(p []byte) error {
-		return c.out.Send(wire.OpPart, call.Number, func(b []byte) []byte { return append(b, p...) })
-	})
+	call.Writer = parts{c.out, call.Number}
 	return owner{c.server.limiter}.do(c.ctx, call)
 }
 
-// partWriter sends what is written to it in parts.
-type partWriter func(p []byte) error
+// parts sends what is written to it as parts of the answer to a call.
+type parts struct {
+	out  *wire.Outbox
+	call uint32
+}
 
-func (w partWriter) Write(p []byte) (n int, err error) {
-	for len(p) > 0 {
-		part := p[:min(len(p), wire.PartSize)]
-		if err := w(part); err != nil {
+func (w parts) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, wire.PartSize) {
+		err := w.out.Send(wire.OpPart, w.call, func(b []byte) []byte { return append(b, part...) })
+		if err != nil {
 			return n, err
 		}
 		n += len(part)
-		p = p[len(part):]
 	}
 	return n, nil
 }
-
-var _ io.Writer = partWriter(nil)
 
 // reserve takes a place in a queue, and keeps it for the guest.
 func (c *serverConn) reserve(call *wire.Call) error {
@@ -742,13 +728,7 @@ func (c *serverConn) reserve(call *wire.Call) error {
 	if full {
 		return errTooMany
 	}
-	o := owner{c.server.limiter}
-	err := o.do(c.ctx, call)
-	if errors.Is(err, stint.ErrUnknownName) {
-		wrong := c.declare()
-		err = orWrong(o.do(c.ctx, call), wrong)
-	}
-	if err != nil {
+	if err := c.decide(c.ctx, call); err != nil {
 		return err
 	}
 	place := call.Reservation

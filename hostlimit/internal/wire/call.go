@@ -199,7 +199,7 @@ func (c *Call) Read(o Op, r *Body) error {
 }
 
 // AppendAnswer appends the answer to the call, without the error. The lists of
-// OpBuckets and OpHeld are left out, because they are sent in parts.
+// OpBuckets and OpHeld, and Stats, are left out, because they are sent in parts.
 func (c *Call) AppendAnswer(b []byte) []byte {
 	switch c.Op {
 	case OpSpend:
@@ -227,13 +227,11 @@ func (c *Call) AppendAnswer(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(c.Name))
 	case OpSnapshot:
 		b = binary.AppendVarint(b, c.Size)
-	case OpStats:
-		b = append(b, statsText(*c.Stats)...)
 	}
 	return b
 }
 
-// ReadAnswer reads what AppendAnswer has appended, and the lists.
+// ReadAnswer reads what AppendAnswer has appended, and the parts.
 func (c *Call) ReadAnswer(r *Body) error {
 	switch c.Op {
 	case OpSpend:
@@ -304,17 +302,18 @@ type wireStats struct {
 	FlushErr, CommitErr, FileErr []byte
 }
 
-func statsText(st stint.Stats) []byte {
+// AppendStats appends Stats.
+func AppendStats(b []byte, st *stint.Stats) []byte {
 	take := func(err *error) (b []byte) {
 		if *err != nil {
 			b, *err = AppendError(nil, *err), nil
 		}
 		return b
 	}
-	w := wireStats{Stats: st}
+	w := wireStats{Stats: *st}
 	w.FlushErr, w.CommitErr, w.FileErr = take(&w.Flush.Err), take(&w.Commit.Err), take(&w.File.Err)
-	b, _ := json.Marshal(w) // it has numbers, times and bytes
-	return b
+	text, _ := json.Marshal(w) // it has numbers, times and bytes
+	return append(b, text...)
 }
 
 func readStats(b []byte) (stint.Stats, bool) {

@@ -74,9 +74,8 @@ func TestCall(t *testing.T) {
 	t.Run("stats", func(t *testing.T) {
 		st := stint.Stats{Limits: map[stint.Name]stint.LimitStats{3: {Allowed: 1}}, Resident: 4,
 			Flush: stint.SaveStats{Err: fmt.Errorf("flush: %w", stint.ErrGone)}, Saving: at.UTC()}
-		c := Call{Op: OpStats, Stats: &st}
 		got := Call{Op: OpStats}
-		require.NoError(t, got.ReadAnswer(NewBody(c.AppendAnswer(nil))))
+		require.NoError(t, got.ReadAnswer(NewBody(AppendStats(nil, &st))))
 		require.EqualError(t, got.Stats.Flush.Err, st.Flush.Err.Error())
 		require.ErrorIs(t, got.Stats.Flush.Err, stint.ErrGone)
 		got.Stats.Flush.Err = st.Flush.Err
