@@ -21,6 +21,14 @@ type caller interface {
 // methods are those of a Limiter. Each makes one Call.
 type methods struct{ caller }
 
+// call makes a call, if it fits into a message: an owner may be a guest next time.
+func (m methods) call(ctx context.Context, c *wire.Call) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	return m.do(ctx, c)
+}
+
 // Spend is stint.Limiter.Spend.
 func (m methods) Spend(key stint.Key, cost int64) (stint.Decision, error) {
 	return m.spendOne(stint.Request{Key: key, Cost: cost})
@@ -33,38 +41,29 @@ func (m methods) Check(key stint.Key, cost int64) (stint.Decision, error) {
 
 // SpendAll is stint.Limiter.SpendAll, for at most 256 requests.
 func (m methods) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
-	return m.spend(context.Background(), reqs, nil)
+	return m.Do(context.Background(), reqs, nil)
 }
 
 // Do is stint.Limiter.Do, for at most 256 requests.
 func (m methods) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	if ds == nil {
-		return m.spend(ctx, reqs, nil)
+	if ds != nil {
+		if len(ds) < len(reqs) {
+			return stint.Decision{}, tooFew("Do", reqs, ds)
+		}
+		ds = ds[:len(reqs)]
 	}
-	if len(ds) < len(reqs) {
-		return stint.Decision{}, tooFew("Do", reqs, ds)
-	}
-	return m.spend(ctx, reqs, ds[:len(reqs)])
-}
-
-func tooFew(method string, reqs []stint.Request, ds []stint.Decision) error {
-	return fmt.Errorf("hostlimit: %s: %d requests, and space for %d decisions", method, len(reqs), len(ds))
-}
-
-// spend spends for all requests or for none. ds may be nil.
-func (m methods) spend(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	c := wire.Call{
 		Op: wire.OpSpend, Requests: reqs, Decisions: ds, MayEnd: ctx.Done() != nil, Ended: ctx.Err() != nil,
 	}
-	err := c.Check()
-	if err == nil {
-		err = m.do(ctx, &c)
-	}
-	if err != nil {
+	if err := m.call(ctx, &c); err != nil {
 		clear(ds)
 		return stint.Decision{}, err
 	}
 	return c.Decision, nil
+}
+
+func tooFew(method string, reqs []stint.Request, ds []stint.Decision) error {
+	return fmt.Errorf("hostlimit: %s: %d requests, and space for %d decisions", method, len(reqs), len(ds))
 }
 
 // spendings has the Calls of Spend and Check that are over. To allocate and to
@@ -77,16 +76,12 @@ type spending struct {
 	request, given [1]stint.Request
 }
 
-// spendOne is spend for one request, without a context.
+// spendOne is Do for one request, without a context.
 func (m methods) spendOne(req stint.Request) (stint.Decision, error) {
 	s := spendings.Get().(*spending)
 	s.request[0] = req
 	s.Call = wire.Call{Op: wire.OpSpend, Requests: s.request[:], Given: s.given[:0]}
-	err := s.Check()
-	if err == nil {
-		err = m.do(context.Background(), &s.Call)
-	}
-	if err != nil {
+	if err := m.call(context.Background(), &s.Call); err != nil {
 		return stint.Decision{}, err
 	}
 	d := s.Decision
@@ -120,10 +115,7 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 // Refund is stint.Limiter.Refund, for at most 256 requests.
 func (m methods) Refund(reqs ...stint.Request) (stint.Decision, error) {
 	c := wire.Call{Op: wire.OpRefund, Requests: reqs}
-	if err := c.Check(); err != nil {
-		return stint.Decision{}, err
-	}
-	if err := m.do(context.Background(), &c); err != nil {
+	if err := m.call(context.Background(), &c); err != nil {
 		return stint.Decision{}, err
 	}
 	return c.Decision, nil
@@ -175,10 +167,8 @@ func (m methods) Held() iter.Seq[stint.Held] {
 // Hold is stint.Limiter.Hold.
 func (m methods) Hold(key stint.Key, until time.Time) (end time.Time, err error) {
 	c := wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until}
-	if err := m.do(context.Background(), &c); err != nil {
-		return time.Time{}, err
-	}
-	return c.Time, nil
+	err = m.do(context.Background(), &c)
+	return c.Time, err
 }
 
 // Release is stint.Limiter.Release.
@@ -205,32 +195,23 @@ func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, 
 		return time.Time{}, err
 	}
 	c := wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}}
-	if err := m.do(ctx, &c); err != nil {
-		return time.Time{}, err
-	}
-	return c.Time, nil
+	err = m.do(ctx, &c)
+	return c.Time, err
 }
 
 // Reserve is stint.Limiter.Reserve. If the owner goes, Delay goes by its last
 // answer, and Cancel returns no tokens.
 func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
-	if err := m.do(context.Background(), &c); err != nil {
-		return nil, err
-	}
-	return c.Reservation, nil
+	err := m.do(context.Background(), &c)
+	return c.Reservation, err
 }
 
 // Number is stint.Limiter.Number: the number that all processes use for a label.
 func (m methods) Number(label string) (stint.Name, error) {
 	c := wire.Call{Op: wire.OpNumber, Label: label}
-	if err := c.Check(); err != nil {
-		return 0, err
-	}
-	if err := m.do(context.Background(), &c); err != nil {
-		return 0, err
-	}
-	return c.Name, nil
+	err := m.call(context.Background(), &c)
+	return c.Name, err
 }
 
 // Flush is stint.Limiter.Flush.

@@ -124,22 +124,16 @@ func (c *conn) hello(names []wire.Named) error {
 		c.nc.Close()
 	})
 	defer timer.Stop()
-	for i, parts := 0, wire.Split(names); i < len(parts); i++ {
-		more := i < len(parts)-1
-		said, err := wire.AppendFrame(nil, wire.OpHello, 0, func(b []byte) []byte {
-			return wire.AppendHello(b, parts[0], more)
-		})
-		if i > 0 {
-			said, err = wire.AppendFrame(nil, wire.OpNames, 0, func(b []byte) []byte {
-				return wire.AppendNames(b, parts[i], more)
-			})
-		}
+	op, say := wire.OpHello, wire.AppendHello
+	for parts := wire.Split(names); len(parts) > 0; parts = parts[1:] {
+		said, err := wire.AppendFrame(nil, op, 0, func(b []byte) []byte { return say(b, parts[0], len(parts) > 1) })
 		if err != nil {
 			return err
 		}
 		if _, err := c.nc.Write(said); err != nil {
 			break // the owner has refused already, and has sent the reason
 		}
+		op, say = wire.OpNames, wire.AppendNames
 	}
 	for {
 		f, err := c.frames.Next()
@@ -374,12 +368,10 @@ func (c *conn) forget(id uint32, p *pending) bool {
 // the call ended. It does not wait for long: the owner may be stopped.
 func (c *conn) abort(id uint32, p *pending) error {
 	go c.out.Send(wire.OpAbort, id, nil)
-	timer := time.NewTimer(abortTime)
-	defer timer.Stop()
 	select {
 	case err := <-p.done:
 		return err
-	case <-timer.C:
+	case <-time.After(abortTime):
 	}
 	c.mu.Lock()
 	_, waits := c.calls[id]
@@ -635,11 +627,9 @@ func (c *conn) close() {
 		}
 	}()
 	if under > 0 {
-		timer := time.NewTimer(drainTime)
-		defer timer.Stop()
 		select {
 		case <-c.quit:
-		case <-timer.C:
+		case <-time.After(drainTime):
 		}
 	}
 	c.fail(errClosedHere)

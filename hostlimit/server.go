@@ -98,11 +98,9 @@ func (s *Server) accept(so *socket) {
 		}
 		if err != nil { // such as too many open files
 			s.events.tell(Event{Kind: GuestRefused, Err: err})
-			timer := time.NewTimer(10 * time.Millisecond)
 			select {
-			case <-timer.C:
+			case <-time.After(10 * time.Millisecond):
 			case <-s.ctx.Done():
-				timer.Stop()
 			}
 			continue
 		}
@@ -242,12 +240,10 @@ func (s *Server) shut() error {
 		s.running.Wait()
 		close(drained)
 	}()
-	timer := time.NewTimer(drainTime)
-	defer timer.Stop()
 	select {
 	case <-drained:
 		return err
-	case <-timer.C:
+	case <-time.After(drainTime):
 	}
 	for _, c := range conns {
 		c.out.Close(errMoved)

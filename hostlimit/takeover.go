@@ -165,10 +165,8 @@ func (l *Limiter) join() (*backend, error) {
 
 // pause waits for about d, or until the Limiter is closed.
 func (l *Limiter) pause(d time.Duration) {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d/2 + rand.N(d)):
 	case <-l.closed:
 	}
 }
