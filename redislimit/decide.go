@@ -55,10 +55,13 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	var part stint.Decision // of a lease that had some of the tokens
 	if r.leased {
 		var done bool
-		if done, begun, lost = l.oneLeased(n, op, &r); done {
-			return r.decisionOr(op, l.ended(lost))
-		}
-		if r.taken > 0 {
+		done, begun, lost = l.oneLeased(n, op, &r)
+		switch {
+		case done && lost != nil:
+			return stint.Decision{}, l.ended(lost)
+		case done:
+			return r.decision(op), nil
+		case r.taken > 0:
 			part = r.decision(op)
 		}
 	}

@@ -128,10 +128,3 @@ func (l *Limiter) supports(limit stint.Limit) error {
 func (l *Limiter) durability(limit stint.Limit) stint.Durability {
 	return cmp.Or(limit.Durability, l.opts.Durability)
 }
-
-// mayLease reports whether the limit's tokens may come from a lease. A limit
-// that a Request brings has no lease, and neither has a limit with a burst
-// under 8.
-func (l *Limiter) mayLease(limit, configured stint.Limit) bool {
-	return l.durability(limit) == stint.Leased && limit == configured && limit.Burst >= 8
-}

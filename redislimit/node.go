@@ -21,13 +21,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
 		Begin: l.begin, Closing: l.closing, Note: l.note,
-		Tell: func(err error, at time.Time) {
-			if err != nil {
-				l.tell(Event{ServerAway, at, err})
-			} else {
-				l.tell(Event{Kind: ServerBack, Time: at})
-			}
-		},
+		Tell:  l.tell,
 	}, l.Load().names)
 }
 

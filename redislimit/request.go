@@ -99,7 +99,9 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	case op == script.Refund && !req.Spent.IsZero() && !req.Spent.Equal(stint.JustSpent):
 		r.Op, r.Fourth = script.Undo, script.Instant(req.Spent)
 	}
-	if r.leased = l.mayLease(r.limit, configured); !r.leased { // a lease seldom needs it
+	// A limit that a Request brings has no lease, and neither has one with a burst under 8.
+	r.leased = l.durability(r.limit) == stint.Leased && r.limit == configured && r.limit.Burst >= 8
+	if !r.leased { // a lease seldom needs it
 		r.Key = l.opts.keyOf(req.Key)
 	}
 	return r, nil
@@ -169,11 +171,3 @@ func (r *request) took() {
 
 // mode returns how the request takes part in a call.
 func (r *request) mode() stint.Mode { return stint.Mode(r.Mode) }
-
-// decisionOr returns the decision, or the zero one with an error.
-func (r *request) decisionOr(op script.Op, err error) (stint.Decision, error) {
-	if err != nil {
-		return stint.Decision{}, err
-	}
-	return r.decision(op), nil
-}

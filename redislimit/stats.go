@@ -35,11 +35,16 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-func (l *Limiter) tell(e Event) {
+// tell reports that a server went away because of err, or came back if err is nil.
+func (l *Limiter) tell(err error, at time.Time) {
+	kind := ServerBack
+	if err != nil {
+		kind = ServerAway
+	}
 	l.events.Lock()
 	defer l.events.Unlock()
 	if l.opts.OnEvent != nil {
-		l.opts.OnEvent(e)
+		l.opts.OnEvent(Event{kind, at, err})
 	}
 }
 

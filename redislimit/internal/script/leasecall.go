@@ -72,10 +72,7 @@ func (s *Server) tryLease(rs []LeaseRequest, since *Since) ([]LeaseAnswer, error
 }
 
 func explainLease(err error, keys []string) error {
-	var replied ServerError
-	if !errors.As(err, &replied) {
-		return Explain(err)
-	}
+	replied, _ := errors.AsType[ServerError](err)
 	if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
 		if wrong := wrongKey(word, func(i int) string { return keys[i] }, len(keys)); wrong != nil {
 			return wrong
