@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -51,7 +52,7 @@ type conn struct {
 	lost    func(c *conn, err error) // called once, when calls are no longer possible
 
 	welcome wire.Welcome
-	names   []wire.Named // of the owner
+	names   stint.Names // of the owner
 
 	base  time.Time
 	heard atomic.Bool   // a frame has come since watch has looked
@@ -84,7 +85,7 @@ type pending struct {
 
 // dialConn connects to the owner of a file.
 func dialConn(
-	p place, names []wire.Named, timeout time.Duration, lost func(*conn, error),
+	p place, names stint.Names, timeout time.Duration, lost func(*conn, error),
 ) (*conn, error) {
 	nc, err := p.dial(timeout)
 	if err != nil {
@@ -100,11 +101,11 @@ func dialConn(
 
 // newConn makes nc a guest's connection: it says hello to the owner.
 func newConn(
-	nc net.Conn, names []wire.Named, timeout time.Duration, lost func(*conn, error),
+	nc net.Conn, names stint.Names, timeout time.Duration, lost func(*conn, error),
 ) (*conn, error) {
 	c := &conn{
 		nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), timeout: timeout, lost: lost,
-		base: time.Now(), calls: make(map[uint32]*pending), slots: make(chan struct{}, maxBusy),
+		base: time.Now(), names: make(stint.Names), calls: make(map[uint32]*pending), slots: make(chan struct{}, maxBusy),
 		turn: make(chan struct{}, 1), quit: make(chan struct{}), reading: true,
 	}
 	if err := c.hello(names); err != nil {
@@ -117,7 +118,7 @@ func newConn(
 }
 
 // hello introduces the guest, and waits for the owner's answer.
-func (c *conn) hello(names []wire.Named) error {
+func (c *conn) hello(names stint.Names) error {
 	var late atomic.Bool
 	timer := time.AfterFunc(c.timeout, func() {
 		late.Store(true)
@@ -147,7 +148,7 @@ func (c *conn) hello(names []wire.Named) error {
 		case f.Op == wire.OpPart:
 			names, _ := f.Body.Names()
 			if f.Body.End() == nil {
-				c.names = append(c.names, names...)
+				maps.Copy(c.names, names)
 				continue
 			}
 		case f.Op == wire.OpReply:

@@ -31,7 +31,7 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := dialConn(p, wire.NamedOf(names), o.TakeoverTimeout, func(*conn, error) {})
+	c, err := dialConn(p, names, o.TakeoverTimeout, func(*conn, error) {})
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +45,8 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 // asking returns a Limiter that is the guest of an owner, and stays it.
 func asking(c *conn, o Options) (*Limiter, error) {
 	names := make(stint.Names, len(c.names))
-	for _, n := range c.names {
-		names[n.Name] = stint.NameSpec{Label: n.Label, Limit: stint.Unlimited}
+	for name, spec := range c.names {
+		names[name] = stint.NameSpec{Label: spec.Label, Limit: stint.Unlimited}
 	}
 	limits, err := stint.NewLimits(names)
 	if err != nil {

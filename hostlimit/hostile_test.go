@@ -547,7 +547,7 @@ func TestBounds(t *testing.T) {
 		require.ErrorContains(t, err, "bytes of Names")
 		g := dial(t)
 		defer g.Close()
-		for _, part := range wire.Split(wire.NamedOf(names)) {
+		for _, part := range wire.Split(names) {
 			if err = g.now.Load().conn.do(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: part}); err != nil {
 				break
 			}

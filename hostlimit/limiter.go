@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,7 +211,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	}
 	with := limits
 	return l.change(func(own *stint.Limits) (_ *stint.Limits, err error) {
-		if err := wire.Mismatch(wire.NamedOf(limits.Names()), own.Names()); err != nil {
+		if err := wire.Mismatch(limits.Names(), own.Names()); err != nil {
 			return nil, err
 		}
 		with, err = l.withPlans(limits)
@@ -337,8 +337,9 @@ func (l *Limiter) announce(c *conn, old, names stint.Names) error {
 	if err := wire.Mismatch(c.names, names); err != nil {
 		return err
 	}
-	added := slices.DeleteFunc(wire.NamedOf(names), func(n wire.Named) bool {
-		_, had := old[n.Name]
+	added := maps.Clone(names)
+	maps.DeleteFunc(added, func(name stint.Name, _ stint.NameSpec) bool {
+		_, had := old[name]
 		return had
 	})
 	for _, part := range wire.Split(added) {

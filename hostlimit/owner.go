@@ -51,11 +51,7 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	case wire.OpNow:
 		c.Time = l.Now()
 	case wire.OpDeclare:
-		names := make(stint.Names)
-		for _, n := range c.Names {
-			names[n.Name] = n.Spec()
-		}
-		err = l.Declare(names)
+		err = l.Declare(c.Names)
 	case wire.OpNumber:
 		c.Name, err = l.Number(c.Label)
 	default:

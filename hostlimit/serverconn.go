@@ -59,7 +59,6 @@ type serverConn struct {
 	watched  bool        // relief is set
 	stuck    int         // calls that a former reader still carries out
 	names    stint.Names // that the owner does not declare
-	size     int         // of names
 	leaving  bool
 	parted   bool // the guest has given the owner up, and lives on
 	busy     int
@@ -215,10 +214,7 @@ func (c *serverConn) hello() error {
 		if err = wire.Mismatch(names, ours); err != nil {
 			break
 		}
-		if err = c.fits(names); err != nil {
-			break
-		}
-		if c.keep(names); !more {
+		if err = c.keep(names); err != nil || !more {
 			break
 		}
 		c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
@@ -245,7 +241,7 @@ func (c *serverConn) hello() error {
 		c.fail(first.ID, err)
 		return err
 	}
-	for _, part := range wire.Split(wire.NamedOf(ours)) {
+	for _, part := range wire.Split(ours) {
 		c.out.Send(wire.OpPart, 0, func(b []byte) []byte { return wire.AppendNames(b, part, true) })
 	}
 	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte {
@@ -288,45 +284,42 @@ func (c *serverConn) appendTime(b []byte, w wire.Welcome) []byte {
 type sender func(o wire.Op, id uint32, f func([]byte) []byte) error
 
 // fits returns ErrRefused if too many Names would be kept.
-func (c *serverConn) fits(names []wire.Named) error {
+func (c *serverConn) fits(names stint.Names) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	size := c.size
-	for _, n := range names {
-		size += c.sizeLocked(n)
-	}
-	if size > maxNames {
-		return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
-			ErrRefused, maxNames)
-	}
-	return nil
+	_, err := c.keptLocked(names)
+	return err
 }
 
-// keep remembers the Names that the owner did not declare at the beginning. It
-// may have them now, and drop them with its next limits.
-func (c *serverConn) keep(names []wire.Named) {
+// keep remembers Names, if they fit.
+func (c *serverConn) keep(names stint.Names) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range names {
-		if !c.owners(n) {
-			c.size += c.sizeLocked(n)
-			c.names[n.Name] = n.Spec()
+	kept, err := c.keptLocked(names)
+	if err == nil {
+		c.names = kept
+	}
+	return err
+}
+
+// keptLocked returns the Names that are kept once these are, too: those that the
+// owner did not declare at the beginning. It may have them now, and drop them with
+// its next limits.
+func (c *serverConn) keptLocked(names stint.Names) (stint.Names, error) {
+	kept, size := maps.Clone(c.names), 0
+	for name, spec := range names {
+		if ours, ok := c.server.names[name]; !ok || ours.Label != spec.Label {
+			kept[name] = spec
 		}
 	}
-}
-
-// owners reports whether the owner declared a Name at the beginning.
-func (c *serverConn) owners(n wire.Named) bool {
-	spec, ok := c.server.names[n.Name]
-	return ok && spec.Label == n.Label
-}
-
-// sizeLocked returns how much longer the kept Names become with this one.
-func (c *serverConn) sizeLocked(n wire.Named) int {
-	if _, kept := c.names[n.Name]; kept || c.owners(n) {
-		return 0
+	for _, spec := range kept {
+		size += len(spec.Label) + 64
 	}
-	return len(n.Label) + 64
+	if size > maxNames {
+		return nil, fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
+			ErrRefused, maxNames)
+	}
+	return kept, nil
 }
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue
@@ -532,7 +525,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 			err = l.do(ctx, call)
 		}
 		if err == nil {
-			c.keep(call.Names)
+			err = c.keep(call.Names)
 		}
 		return err
 	case wire.OpEach:
@@ -584,7 +577,7 @@ func (c *serverConn) mismatch(call *wire.Call) error {
 		if !kept || !declared || theirs.Label == ours.Label {
 			return nil
 		}
-		return wire.Mismatch(wire.NamedOf(stint.Names{name: theirs}), stint.Names{name: ours})
+		return wire.Mismatch(stint.Names{name: theirs}, stint.Names{name: ours})
 	}
 	for i := range call.Requests {
 		err := of(call.Requests[i].Key.Name)
@@ -641,7 +634,7 @@ func (c *serverConn) declare() error {
 			plain[name] = spec
 		}
 	}
-	if err := wire.Mismatch(wire.NamedOf(plain), ours); err != nil {
+	if err := wire.Mismatch(plain, ours); err != nil {
 		return err
 	}
 	return errors.Join(c.add(plain), c.add(tree))

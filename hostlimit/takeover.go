@@ -152,7 +152,7 @@ func (l *Limiter) try() (*backend, error) {
 // the one at the path, the error is ErrNoOwner.
 func (l *Limiter) join() (*backend, error) {
 	own := l.limits.Load()
-	c, err := dialConn(l.place, wire.NamedOf(own.names), l.opts.TakeoverTimeout, l.lost)
+	c, err := dialConn(l.place, own.names, l.opts.TakeoverTimeout, l.lost)
 	if err != nil {
 		return nil, err
 	}

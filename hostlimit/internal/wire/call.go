@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -24,7 +25,7 @@ type Call struct {
 	Given    []stint.Request // empty, with space for Requests that are given limits
 	Keys     []stint.Key     // OpBucket, OpHold and OpRelease have one
 	Name     stint.Name
-	Names    []Named
+	Names    stint.Names
 	Label    string
 	Until    time.Time
 	ID       int64         // of a reservation
@@ -263,14 +264,7 @@ func (c *Call) ReadAnswer(r *Body) error {
 			}
 		}
 	case OpHeld:
-		all := list(r, (*Body).held)
-		c.Held = func(yield func(stint.Held) bool) {
-			for _, h := range all {
-				if !yield(h) {
-					return
-				}
-			}
-		}
+		c.Held = slices.Values(list(r, (*Body).held))
 	case OpReserve:
 		c.ID, c.Delay = r.Int(), time.Duration(r.Int())
 	case OpDelay:

@@ -9,104 +9,84 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Named is a Name that a process declares.
-type Named struct {
-	Name          stint.Name
-	Label         string
-	Shared        bool       // its id is empty
-	Parent, Floor stint.Name // of a class
-}
-
-// NamedOf returns the Names as messages have them.
-func NamedOf(names stint.Names) []Named {
-	all := make([]Named, 0, len(names))
-	for name, spec := range names {
-		all = append(all, Named{name, spec.Label, spec.ID == stint.Shared, spec.Parent, spec.Floor})
-	}
-	return all
-}
-
-// Spec returns what Declare needs to know of a Name.
-func (n Named) Spec() stint.NameSpec {
-	spec := stint.NameSpec{Label: n.Label, Parent: n.Parent, Floor: n.Floor}
-	if n.Shared {
-		spec.ID = stint.Shared
-	}
-	return spec
-}
-
 // Split returns the names in parts that fit into one frame each. There is one
 // part at least.
-func Split(names []Named) (parts [][]Named) {
-	size, begin := 0, 0
-	for i, n := range names {
+func Split(names stint.Names) []stint.Names {
+	parts, size := []stint.Names{{}}, 0
+	for name, spec := range names {
 		if size > PartSize {
-			parts, begin, size = append(parts, names[begin:i]), i, 0
+			parts, size = append(parts, stint.Names{}), 0
 		}
-		size += len(n.Label) + 4*binary.MaxVarintLen16
+		parts[len(parts)-1][name] = spec
+		size += len(spec.Label) + 4*binary.MaxVarintLen16
 	}
-	return append(parts, names[begin:])
+	return parts
 }
 
-// AppendNames appends a part of the names. more says that others follow.
-func AppendNames(b []byte, names []Named, more bool) []byte {
+// AppendNames appends a part of the names: what Declare needs to know of them. more
+// says that others follow.
+func AppendNames(b []byte, names stint.Names, more bool) []byte {
 	b = binary.AppendUvarint(appendBool(b, more), uint64(len(names)))
-	for _, n := range names {
-		b = appendBytes(appendBool(binary.AppendUvarint(b, uint64(n.Name)), n.Shared), n.Label)
-		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(n.Parent)), uint64(n.Floor))
+	for name, spec := range names {
+		b = appendBool(binary.AppendUvarint(b, uint64(name)), spec.ID == stint.Shared)
+		b = appendBytes(b, spec.Label)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(spec.Parent)), uint64(spec.Floor))
 	}
 	return b
 }
 
 // Names reads a part of the names.
-func (r *Body) Names() (names []Named, more bool) {
-	name := func() stint.Name { return stint.Name(r.uint(math.MaxUint16)) }
-	more = r.bool()
+func (r *Body) Names() (names stint.Names, more bool) {
+	number := func() stint.Name { return stint.Name(r.uint(math.MaxUint16)) }
+	names, more = make(stint.Names), r.bool()
 	for range r.uint(math.MaxUint16) {
-		n := Named{Name: name(), Shared: r.bool(), Label: string(r.bytes(MaxLabel))}
-		n.Parent, n.Floor = name(), name()
+		name, shared := number(), r.bool()
+		spec := stint.NameSpec{Label: string(r.bytes(MaxLabel)), Parent: number(), Floor: number()}
+		if shared {
+			spec.ID = stint.Shared
+		}
 		if r.bad {
 			return nil, false
 		}
-		names = append(names, n)
+		names[name] = spec
 	}
 	return names, more
 }
 
 // Mismatch returns ErrNameMismatch if names disagree with ours.
-func Mismatch(names []Named, ours stint.Names) error {
+func Mismatch(names, ours stint.Names) error {
 	numbers := make(map[string]stint.Name, len(ours))
 	for name, spec := range ours {
 		numbers[spec.Label] = name
 	}
-	for _, n := range names {
-		spec, declared := ours[n.Name]
-		number, taken := numbers[n.Label]
+	for name, theirs := range names {
+		spec, declared := ours[name]
+		number, taken := numbers[theirs.Label]
 		switch {
-		case declared && spec.Label != n.Label:
+		case declared && spec.Label != theirs.Label:
 			return fmt.Errorf("%w: %d is %q in one process and %q in another",
-				stint.ErrNameMismatch, n.Name, n.Label, spec.Label)
-		case taken && number != n.Name:
+				stint.ErrNameMismatch, name, theirs.Label, spec.Label)
+		case taken && number != name:
 			return fmt.Errorf("%w: %q is %d in one process and %d in another",
-				stint.ErrNameMismatch, n.Label, n.Name, number)
+				stint.ErrNameMismatch, theirs.Label, name, number)
 		case !declared:
-		case (spec.ID == stint.Shared) != n.Shared:
-			return fmt.Errorf("%w: %q has a shared bucket in one process only", stint.ErrNameMismatch, n.Label)
-		case spec.Parent != n.Parent || spec.Floor != n.Floor:
-			return fmt.Errorf("%w: %q has another Parent or Floor in another process", stint.ErrNameMismatch, n.Label)
+		case (spec.ID == stint.Shared) != (theirs.ID == stint.Shared):
+			return fmt.Errorf("%w: %q has a shared bucket in one process only", stint.ErrNameMismatch, theirs.Label)
+		case spec.Parent != theirs.Parent || spec.Floor != theirs.Floor:
+			return fmt.Errorf("%w: %q has another Parent or Floor in another process", stint.ErrNameMismatch, theirs.Label)
 		}
 	}
 	return nil
 }
 
 // AppendHello appends the hello of a guest, with the first part of its names.
-func AppendHello(b []byte, names []Named, more bool) []byte {
+func AppendHello(b []byte, names stint.Names, more bool) []byte {
 	return AppendNames(append(append(b, magic...), version), names, more)
 }
 
 // Hello reads a hello. After another version the error is ErrRefused, and the
 // rest was not read.
-func (r *Body) Hello() (names []Named, more bool, err error) {
+func (r *Body) Hello() (names stint.Names, more bool, err error) {
 	for i := range len(magic) {
 		if r.Byte() != magic[i] {
 			return nil, false, fmt.Errorf("%w: not a hello", ErrMessage)

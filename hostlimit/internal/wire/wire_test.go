@@ -6,6 +6,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"math"
 	"path/filepath"
 	"strings"
@@ -53,7 +54,8 @@ func TestCall(t *testing.T) {
 		{Op: OpReserve, Requests: reqs[:1], ID: 3, Delay: time.Second},
 		{Op: OpDelay, ID: 3, Delay: time.Second},
 		{Op: OpWait, Requests: reqs[1:2], Within: -1},
-		{Op: OpDeclare, Names: []Named{{1, "One", false, 0, 0}, {65535, "Two", true, 1, 3}}},
+		{Op: OpDeclare, Names: stint.Names{
+			65535: {Label: "Two", ID: stint.Shared, Parent: 1, Floor: 3}}},
 		{Op: OpNumber, Label: "Logins", Name: 65535},
 		{Op: OpSnapshot, Size: 1 << 40},
 	} {
@@ -126,11 +128,10 @@ func TestCall(t *testing.T) {
 		require.ErrorIs(t, (&Call{Op: OpBucket, Keys: []stint.Key{{ID: one.ID + "x"}}}).Check(), stint.ErrInvalidID)
 	})
 	t.Run("names", func(t *testing.T) {
-		var names []Named
+		names, got := make(stint.Names), make(stint.Names)
 		for n := range 40_000 {
-			names = append(names, Named{Name: stint.Name(n), Label: fmt.Sprint("Label ", n)})
+			names[stint.Name(n)] = stint.NameSpec{Label: fmt.Sprint("Label ", n)}
 		}
-		var got []Named
 		parts := Split(names)
 		for i, part := range parts {
 			b, err := AppendFrame(nil, OpNames, 0, func(b []byte) []byte { return AppendNames(b, part, i < len(parts)-1) })
@@ -140,7 +141,7 @@ func TestCall(t *testing.T) {
 			some, more := r.Names()
 			require.NoError(t, r.End())
 			require.Equal(t, i < len(parts)-1, more)
-			got = append(got, some...)
+			maps.Copy(got, some)
 		}
 		require.Equal(t, names, got)
 		require.Len(t, Split(nil), 1)
