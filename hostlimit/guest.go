@@ -20,14 +20,7 @@ import (
 // The errors are ErrNoOwner, ErrRefused and stint.ErrNameMismatch. If a process is
 // at the socket but does not answer, the error is ErrNoAnswer, too.
 func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
-	o, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	if err := checkLabels(names); err != nil {
-		return nil, err
-	}
-	p, err := placeOf(path)
+	o, p, err := prepare(path, names, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -124,3 +124,14 @@ func (o *Options) withDefaults() (Options, error) {
 	c.LimiterOptions.Durability = cmp.Or(c.LimiterOptions.Durability, stint.Flushed)
 	return c, nil
 }
+
+// prepare checks what Open, Dial and Serve are given.
+func prepare(path string, names stint.Names, opts *Options) (o Options, p place, err error) {
+	if o, err = opts.withDefaults(); err == nil {
+		err = checkLabels(names)
+	}
+	if err == nil {
+		p, err = placeOf(path)
+	}
+	return o, p, err
+}

@@ -45,17 +45,10 @@ type Server struct {
 // ErrRefused. If another file takes the place of this one, guests leave for the
 // process that has the other file. Of the Options, MaxGuests and OnEvent count.
 func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
-	o, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	if l == nil {
 		return nil, errors.New("hostlimit: Serve: no limiter")
 	}
-	if err := checkLabels(l.Limits().Names()); err != nil {
-		return nil, err
-	}
-	p, err := placeOf(path)
+	o, p, err := prepare(path, l.Limits().Names(), opts)
 	if err != nil {
 		return nil, err
 	}

@@ -29,17 +29,10 @@ import (
 // that this one does not trust. On a system without Unix sockets the error is
 // errors.ErrUnsupported.
 func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
-	o, err := opts.withDefaults()
-	if err != nil {
-		return nil, err
-	}
 	if limits == nil {
 		return nil, errors.New("hostlimit: Open: no limits")
 	}
-	if err := checkLabels(limits.Names()); err != nil {
-		return nil, err
-	}
-	p, err := placeOf(path)
+	o, p, err := prepare(path, limits.Names(), opts)
 	if err != nil {
 		return nil, err
 	}
