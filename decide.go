@@ -434,14 +434,18 @@ func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
 // submitRequest is submit for a Request, which may have a limit, or one in a tree
 // of shares.
 func (l *Limiter) submitRequest(req *Request, op op) (d Decision, in *cache.Batch, err error) {
-	if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
-		return l.submitShare(m, *req, op)
+	for {
+		if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
+			return l.submitShare(m, *req, op)
+		}
+		rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}}
+		if err := l.give(&rs[0], req); err != nil {
+			return Decision{}, nil, l.failed(req.Key, err)
+		}
+		if d, in, err = l.submit(rs[:]); err != errNowShare {
+			return d, in, err
+		}
 	}
-	rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}}
-	if err := l.give(&rs[0], req); err != nil {
-		return Decision{}, nil, l.failed(req.Key, err)
-	}
-	return l.submit(rs[:])
 }
 
 // slowPathOf is slowPath for one request.
@@ -491,7 +495,8 @@ func (l *Limiter) submitOne(r *request, now int64) *cache.Batch {
 }
 
 // submit decides on one request. It returns the commit that the answer waits for,
-// or nil.
+// or nil. The error is errNowShare if new limits have brought the Name a Parent
+// since the door looked.
 func (l *Limiter) submit(rs []request) (d Decision, in *cache.Batch, err error) {
 	r := &rs[0]
 	if err := r.locate(l); err != nil {
@@ -499,6 +504,10 @@ func (l *Limiter) submit(rs []request) (d Decision, in *cache.Batch, err error) 
 	}
 	if err := l.lockFound(r); err != nil {
 		return Decision{}, nil, l.failed(r.key, err)
+	}
+	if limitsIn(r.shard).isShare(r.key.Name) {
+		r.shard.Mu.Unlock()
+		return Decision{}, nil, errNowShare
 	}
 	now := l.clock.Now()
 	r.decided = now

@@ -96,7 +96,6 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a total, whose limit is the configured one", errShare,
 				ls.labeled(r.key)))
 		case m.role == floorRole:
-			r.role = plainRole
 			continue
 		}
 		r.group = &group{left: 1, upTo: r.mode == UpTo}

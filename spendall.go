@@ -158,7 +158,9 @@ func (l *Limiter) submitAll(
 		}
 	}
 	asked := func(at int) Key { return reqs[rs[at].at].Key } // not of the total or the floor
-	if at, err := l.lockAllFound(rs); err != nil {
+	if at, err := l.lockAllFound(rs); err == errNowShare {
+		return l.submitAll(reqs, d, ds, op)
+	} else if err != nil {
 		return nil, Key{}, l.failed(asked(at), err)
 	}
 	now := l.clock.Now()
@@ -220,10 +222,17 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		}
 	}
 	for i := range rs {
-		if rs[i].shard.Limits == nil {
-			unlockAll(rs)
-			return i, ErrClosed
+		var err error
+		switch ls := limitsIn(rs[i].shard); {
+		case ls == nil:
+			err = ErrClosed
+		case rs[i].role == plainRole && ls.isShare(rs[i].key.Name):
+			err = errNowShare
+		default:
+			continue
 		}
+		unlockAll(rs)
+		return i, err
 	}
 	for i := range rs {
 		rs[i].useConfiguredLocked(l.opts.Durability)

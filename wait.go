@@ -61,9 +61,6 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
-	if ls := l.limits.Load(); ls.member(req.Key.Name).role != plainRole {
-		return nil, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(req.Key))
-	}
 	r := &request{asked: asked{key: req.Key, cost: req.Cost, op: opSpend}}
 	if err := l.give(r, req); err != nil {
 		return nil, err
@@ -111,7 +108,9 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	}
 	r.to = r.from
 	rule := r.ruleLocked()
-	switch {
+	switch ls := limitsIn(r.shard); {
+	case ls.isShare(r.key.Name):
+		return 0, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(r.key))
 	case rule.limit.IsBlocked():
 		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.shard).labeled(r.key))
 	case !rule.limited():
