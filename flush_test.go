@@ -67,7 +67,7 @@ func TestFlush(t *testing.T) {
 		r.take(flushed.Key("a"), 1)
 		require.NoError(t, r.Close())
 		r.disk.shut()
-		require.ErrorIs(t, r.cache.Flush(), ErrClosed)
+		require.ErrorIs(t, r.cache.Flush(0), ErrClosed)
 	})
 }
 

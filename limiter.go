@@ -223,7 +223,7 @@ func (l *Limiter) Flush() error {
 	if l.isClosed() {
 		return ErrClosed
 	}
-	return l.cache.Flush()
+	return l.cache.Flush(0)
 }
 
 func (l *Limiter) isClosed() bool {

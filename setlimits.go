@@ -196,7 +196,7 @@ func (l *Limiter) SetOverrides(overrides ...Override) error {
 	if err != nil || !durable {
 		return err
 	}
-	if err := l.cache.FlushShared(); err != nil {
+	if err := l.cache.Flush(l.opts.CommitTimeout); err != nil {
 		return fmt.Errorf("%w: the new limits are in force: %w", ErrNotDurable, err)
 	}
 	return nil

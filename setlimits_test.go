@@ -235,7 +235,7 @@ func TestSetOverridesWhileASaveHangs(t *testing.T) {
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
 		r.disk.open()
-		require.NoError(t, r.cache.FlushShared())
+		require.NoError(t, r.cache.Flush(0))
 		require.EqualValues(t, r.bucket(key).ResetAfter, r.stored(key)-r.clock.Nanos())
 	})
 }

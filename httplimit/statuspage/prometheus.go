@@ -18,34 +18,30 @@ func writePrometheus(w io.Writer, rep *report) {
 		fmt.Fprintf(&b, "%s %v\n", name, value)
 	}
 
+	perLimit := func(name, kind, help string, of func(l *limitReport) int64) {
+		metric(name, kind, help)
+		for i := range rep.Limits {
+			l := &rep.Limits[i]
+			fmt.Fprintf(&b, "%s{limit=%s} %d\n", name, labelText(l.Label), of(l))
+		}
+	}
+
 	metric("stint_decisions_total", "counter", "Decisions to spend or to reserve, including those of Shadow rules.")
 	for _, l := range rep.Limits {
 		label := labelText(l.Label)
 		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"allowed\"} %d\n", label, l.Allowed)
 		fmt.Fprintf(&b, "stint_decisions_total{limit=%s,decision=\"denied\"} %d\n", label, l.Denied)
 	}
-	metric("stint_errors_total", "counter", "Calls that returned an error.")
-	for _, l := range rep.Limits {
-		fmt.Fprintf(&b, "stint_errors_total{limit=%s} %d\n", labelText(l.Label), l.Errors)
-	}
-
-	metric("stint_held_buckets", "gauge", "Buckets that are held, for example by a lock-out.")
-	for _, l := range rep.Limits {
-		fmt.Fprintf(&b, "stint_held_buckets{limit=%s} %d\n", labelText(l.Label), l.Holds)
-	}
-	metric("stint_waiting_requests", "gauge", "Requests that wait in queues.")
-	for _, l := range rep.Limits {
-		fmt.Fprintf(&b, "stint_waiting_requests{limit=%s} %d\n", labelText(l.Label), l.Waiting)
-	}
-
-	metric("stint_in_flight_requests", "gauge", "Requests that have a place in flight.")
-	for _, l := range rep.Limits {
-		fmt.Fprintf(&b, "stint_in_flight_requests{limit=%s} %d\n", labelText(l.Label), l.InFlight)
-	}
-	metric("stint_in_flight_denied_total", "counter", "Requests that found no place in flight.")
-	for _, l := range rep.Limits {
-		fmt.Fprintf(&b, "stint_in_flight_denied_total{limit=%s} %d\n", labelText(l.Label), l.InFlightDenied)
-	}
+	perLimit("stint_errors_total", "counter", "Calls that returned an error.",
+		func(l *limitReport) int64 { return l.Errors })
+	perLimit("stint_held_buckets", "gauge", "Buckets that are held, for example by a lock-out.",
+		func(l *limitReport) int64 { return l.Holds })
+	perLimit("stint_waiting_requests", "gauge", "Requests that wait in queues.",
+		func(l *limitReport) int64 { return l.Waiting })
+	perLimit("stint_in_flight_requests", "gauge", "Requests that have a place in flight.",
+		func(l *limitReport) int64 { return l.InFlight })
+	perLimit("stint_in_flight_denied_total", "counter", "Requests that found no place in flight.",
+		func(l *limitReport) int64 { return l.InFlightDenied })
 
 	metric("stint_build_info", "gauge", "Always 1; the labels have the versions.")
 	fmt.Fprintf(&b, "stint_build_info{version=%s,goversion=%s} 1\n", labelText(rep.Version), labelText(rep.Go))

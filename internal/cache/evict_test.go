@@ -109,7 +109,7 @@ func TestEvictGivesUp(t *testing.T) {
 	before := r.hand.Load()
 	require.Zero(t, r.evict(r.now(), r.Full))
 	require.Less(t, r.hand.Load()-before, uint32(table.Classes)*shards, "not all shards")
-	require.NoError(t, r.Flush())
+	require.NoError(t, r.Flush(0))
 	require.NoError(t, r.MakeSpace())
 	require.Less(t, r.Stats().Resident, int64(resident))
 
@@ -117,7 +117,7 @@ func TestEvictGivesUp(t *testing.T) {
 	for i := range 100 {
 		few.put(fmt.Sprint(i))
 	}
-	require.NoError(t, few.Flush())
+	require.NoError(t, few.Flush(0))
 	for i := range 99 {
 		few.put(fmt.Sprint(i))
 	}

@@ -106,24 +106,24 @@ func (f *flusher) flushParts(all bool) (skipped []*Batch, err error) {
 	return skipped, errors.Join(errs...)
 }
 
-// FlushShared saves everything spent before the call, in a flush that begins
-// after it. Calls that come during a flush share the next one. After
-// Options.Timeout it returns an error, and the flush goes on.
-func (c *Cache) FlushShared() error {
+// Flush saves everything spent before the call, at every level, in a flush that
+// begins after it. Calls that come during a flush share the next one. After so long
+// it returns an error, and the flush goes on; 0 means no bound.
+func (c *Cache) Flush(within time.Duration) error {
 	flush := c.flusher.forAll.flush(false)
-	timer := time.NewTimer(c.flusher.timeout)
-	defer timer.Stop()
+	var late <-chan time.Time
+	if within > 0 {
+		timer := time.NewTimer(within)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case <-flush.done:
 		return flush.err
-	case <-timer.C:
-		return fmt.Errorf("no answer from the store for %v", c.flusher.timeout)
+	case <-late:
+		return fmt.Errorf("no answer from the store for %v", within)
 	}
 }
-
-// Flush saves everything spent so far, at every level. It is in the store when
-// Flush returns nil.
-func (c *Cache) Flush() error { return c.flusher.flushAndWait() }
 
 // flushAndWait saves everything spent so far, and waits for the commits that
 // save a part of it.

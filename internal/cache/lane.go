@@ -9,12 +9,11 @@ import (
 )
 
 // A Lane has the TAT of one hot bucket, for decisions without the lock of its
-// shard. A lock that
-// many goroutines want at once costs more than the work that it guards: its cache
-// line moves from core to core, and goroutines end up waiting for the scheduler.
-// A fast path that fails to swap the TAT twice takes the lock after all, because
-// too many processors try. Those that wait for the lock leave the line of the TAT
-// to the others.
+// shard. A lock that many goroutines want at once costs more than the work that it
+// guards: its cache line moves from core to core, and goroutines end up waiting for
+// the scheduler. A fast path that fails to swap the TAT twice takes the lock after
+// all, because too many processors try. Those that wait for the lock leave the line
+// of the TAT to the others.
 //
 // A fast path counts the spends for which it had to wait for the lock. After
 // promoteAfter of them at one bucket, and none at another bucket of the shard in
