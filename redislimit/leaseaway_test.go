@@ -160,7 +160,7 @@ func TestLeasedRefused(t *testing.T) {
 	}
 	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
-	err = leaseServer{l}.Lease([]lease.Part{
+	err = l.lease([]lease.Part{
 		part("b", [12]int64{interval, 1000 * interval, 0, interval, interval, interval}),
 		part("full", [12]int64{6: interval, interval, now}), // its key is deleted
 	})

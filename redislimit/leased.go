@@ -70,21 +70,9 @@ func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done
 	return false
 }
 
-// leaseServer is the Limiter, as its leases see it.
-type leaseServer struct{ *Limiter }
-
-// Elapsed implements lease.Server.
-func (l leaseServer) Elapsed() int64 { return l.elapsed() }
-
-// Begin implements lease.Server.
-func (l leaseServer) Begin(f func()) bool { return l.begin(f) }
-
-// Away implements lease.Server.
-func (l leaseServer) Away(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() }
-
-// Lease implements lease.Server. If one of several calls fails, it makes no
-// further ones.
-func (l leaseServer) Lease(parts []lease.Part) error {
+// lease makes the calls of the lease script that the parts need. If one of several
+// calls fails, it makes no further ones.
+func (l *Limiter) lease(parts []lease.Part) error {
 	keys := make([]string, len(parts))
 	for i := range parts {
 		keys[i] = l.opts.keyOf(parts[i].Key)
@@ -93,7 +81,7 @@ func (l leaseServer) Lease(parts []lease.Part) error {
 }
 
 // leaseOnce makes the call with these of the parts.
-func (l leaseServer) leaseOnce(parts []lease.Part, keys []string, call []int) error {
+func (l *Limiter) leaseOnce(parts []lease.Part, keys []string, call []int) error {
 	rs := make([]script.LeaseRequest, len(call))
 	for i, at := range call {
 		rs[i] = script.LeaseRequest{Key: keys[at], Args: parts[at].Args}

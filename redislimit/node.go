@@ -21,7 +21,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
 		Begin: l.begin, Closing: l.closing, Note: l.note,
-		Tell:  l.tell,
+		Tell: l.tell,
 	}, l.Load().names)
 }
 

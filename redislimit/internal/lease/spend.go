@@ -20,7 +20,7 @@ func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.
 	if cost == 0 {
 		return o, false, waited, nil
 	}
-	elapsed := t.Server.Elapsed()
+	elapsed := t.Elapsed()
 	s := &t.shards[t.shardOf(r.Key)]
 	s.mu.Lock()
 	b := s.of(t, r, elapsed)
@@ -41,7 +41,7 @@ func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.
 	}
 	seldom := !demanded && !b.busy && b.left(elapsed) == 0
 	crowded := int64(len(b.waiting)) >= b.most // a lease cannot serve so many
-	if seldom || crowded || t.Server.Away(r.Key) {
+	if seldom || crowded || t.Away(r.Key) {
 		s.mu.Unlock()
 		return o, false, waited, nil
 	}
@@ -85,7 +85,7 @@ type Cost struct {
 // SpendAll takes from the leases if each bucket has one with enough tokens.
 // Otherwise it takes nothing, and records the demand.
 func (t *Table) SpendAll(costs []Cost) bool {
-	elapsed := t.Server.Elapsed()
+	elapsed := t.Elapsed()
 	var at []int
 	for i := range costs {
 		at = append(at, t.shardOf(costs[i].Key))
@@ -135,7 +135,7 @@ func (t *Table) SpendAll(costs []Cost) bool {
 
 // renew asks for a grant in the background if the lease is low.
 func (t *Table) renew(s *shard, b *bucket, elapsed int64) {
-	if !b.busy && b.low(elapsed) && !t.Server.Away(b.Key) {
+	if !b.busy && b.low(elapsed) && !t.Away(b.Key) {
 		t.startAsking(s, b)
 	}
 }
@@ -143,8 +143,8 @@ func (t *Table) renew(s *shard, b *bucket, elapsed int64) {
 // startAsking starts the goroutine that asks for a bucket. It returns false if no
 // goroutine may start any more.
 func (t *Table) startAsking(s *shard, b *bucket) bool {
-	t.once.Do(func() { t.Server.Begin(t.endLeases) })
-	b.busy = t.Server.Begin(func() { t.askFor(s, b) })
+	t.once.Do(func() { t.Begin(t.endLeases) })
+	b.busy = t.Begin(func() { t.askFor(s, b) })
 	return b.busy
 }
 
@@ -153,10 +153,10 @@ func (t *Table) askFor(s *shard, b *bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for again := true; again; again = len(b.waiting) > 0 {
-		q := b.ask(t.Server.Elapsed())
+		q := b.ask(t.Elapsed())
 		parts := []Part{b.part(&q)}
 		s.mu.Unlock()
-		err := t.Server.Lease(parts)
+		err := t.Lease(parts)
 		s.mu.Lock()
 		for _, w := range t.answered(b, parts[0].Since, &q, &parts[0].Answer, err) {
 			close(w.done)
@@ -172,7 +172,7 @@ func (b *bucket) part(q *question) Part {
 // answered applies the answer to the lease, and returns the callers that are
 // decided. since is that of the limits that the question was asked with.
 func (t *Table) answered(b *bucket, since *script.Since, q *question, a *answer, err error) (decided []*waiter) {
-	elapsed := t.Server.Elapsed()
+	elapsed := t.Elapsed()
 	if err == nil {
 		denied := a.Wait > 0
 		decided = b.receive(q, a, elapsed)
@@ -222,7 +222,7 @@ func (t *Table) ended(all bool) (parts []Part) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		elapsed := t.Server.Elapsed()
+		elapsed := t.Elapsed()
 		for _, b := range s.buckets {
 			if b.busy {
 				continue
@@ -256,11 +256,11 @@ func (t *Table) Drop(key stint.Key, back bool) {
 		s.mu.Unlock()
 		return
 	}
-	part, gives := b.partOfEnd(t.Server.Elapsed(), true)
+	part, gives := b.partOfEnd(t.Elapsed(), true)
 	delete(s.buckets, b.Key)
 	s.mu.Unlock()
 	if back && gives {
-		t.Server.Begin(func() { t.giveBack([]Part{part}) })
+		t.Begin(func() { t.giveBack([]Part{part}) })
 	}
 }
 
@@ -289,7 +289,7 @@ func (t *Table) giveBack(parts []Part) {
 	if len(parts) == 0 {
 		return
 	}
-	t.Server.Lease(parts)
+	t.Lease(parts)
 	for i := range parts {
 		t.Seen.Forget(parts[i].Key)
 	}

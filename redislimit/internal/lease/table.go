@@ -48,30 +48,19 @@ type Bucket struct {
 	Since     *script.Since // of the limits that the request was made with
 }
 
-// Config are the settings of a Table.
+// Config are the settings of a Table, and the functions that it calls.
 type Config struct {
 	MaxLease      time.Duration          // the longest life of a lease
 	RepeatDenials time.Duration          // a denial may be repeated without a trip
 	Timeout       time.Duration          // of a call
 	Label         func(stint.Key) string // a bucket, as errors have it
 	Seen          *Seen
-	Server        Server
 	Closing       chan struct{} // closed when no lease may be given back in the background any more
-}
 
-// Server is the server, as leases see it.
-type Server interface {
-	// Elapsed returns the time by the clock that measures the age of leases.
-	Elapsed() int64
-
-	// Away reports whether the server that has a bucket is away.
-	Away(key stint.Key) bool
-
-	// Lease makes the calls that the parts need.
-	Lease(parts []Part) error
-
-	// Begin starts a goroutine, or returns false because no more may start.
-	Begin(f func()) bool
+	Elapsed func() int64         // the time by the clock that measures the age of leases
+	Away    func(stint.Key) bool // the server that has a bucket is away
+	Lease   func([]Part) error   // makes the calls that the parts need
+	Begin   func(f func()) bool  // starts a goroutine, unless no more may start
 }
 
 // Part is one bucket's part in a call of the lease script.
@@ -145,7 +134,7 @@ func (t *Table) denied(b *bucket, cost, elapsed int64) (o Outcome, is bool) {
 // Check decides on a check if the lease has the tokens. Otherwise left is the
 // tokens that the lease has besides the server's bucket.
 func (t *Table) Check(r *Bucket, cost int64) (o Outcome, left int64, done bool) {
-	elapsed := t.Server.Elapsed()
+	elapsed := t.Elapsed()
 	s := &t.shards[t.shardOf(r.Key)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +152,7 @@ func (t *Table) Check(r *Bucket, cost int64) (o Outcome, left int64, done bool) 
 
 // Take takes as many tokens of a bucket's lease as it has, up to cost.
 func (t *Table) Take(r *Bucket, cost int64) (o Outcome, taken int64) {
-	elapsed := t.Server.Elapsed()
+	elapsed := t.Elapsed()
 	s := &t.shards[t.shardOf(r.Key)]
 	s.mu.Lock()
 	defer s.mu.Unlock()

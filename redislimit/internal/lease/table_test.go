@@ -11,20 +11,12 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// noServer never answers, and its time stands still.
-type noServer struct{}
-
-func (noServer) Elapsed() int64      { return 0 }
-func (noServer) Away(stint.Key) bool { return false }
-func (noServer) Lease([]Part) error  { return script.ErrAway }
-func (noServer) Begin(func()) bool   { return false }
-
 // The number of buckets with leases is bounded. The others are decided without
 // leases. A request that was made with other limits has no lease.
 func TestTableBounded(t *testing.T) {
 	t.Parallel()
 	limit := stint.PerHour(1000)
-	table := NewTable(Config{MaxLease: time.Minute, Seen: NewSeen(), Server: noServer{}})
+	table := NewTable(Config{MaxLease: time.Minute, Seen: NewSeen()})
 	since := new(script.Since)
 	table.SetLimits(since, func(stint.Key) (stint.Limit, error) { return limit, nil })
 	s := &table.shards[0]
