@@ -281,9 +281,6 @@ func (s *Server) call(batch []*Trip) (again bool) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	err := s.Call(ctx, batch)
 	cancel()
-	if errors.Is(err, ErrCrossSlot) {
-		s.SetCluster(true)
-	}
 	if len(batch) > 1 && (refused(err) || errors.Is(err, ErrCrossSlot)) {
 		return true
 	}

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,9 +33,6 @@ func (s *Server) Lease(rs []LeaseRequest, since *Since, gate Gate) ([]LeaseAnswe
 		return nil, notYet()
 	}
 	answers, err := s.tryLease(rs, since)
-	if errors.Is(err, ErrCrossSlot) {
-		s.SetCluster(true)
-	}
 	s.Note(err)
 	gate.Ended(err)
 	return answers, err
@@ -62,23 +60,17 @@ func (s *Server) tryLease(rs []LeaseRequest, since *Since) ([]LeaseAnswer, error
 	sent := time.Now()
 	reply, _, err := s.Eval(ctx, Leasing, keys, args, false)
 	if err != nil {
-		return nil, explainLease(err, keys)
+		replied, _ := errors.AsType[ServerError](err)
+		if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
+			err = cmp.Or(wrongKey(word, func(i int) string { return keys[i] }, len(keys)), err)
+		}
+		return nil, err
 	}
 	answers, err := ParseLeases(reply, len(rs))
 	if err == nil {
 		s.sawTime(answers[0].Now, sent)
 	}
 	return answers, err
-}
-
-func explainLease(err error, keys []string) error {
-	replied, _ := errors.AsType[ServerError](err)
-	if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
-		if wrong := wrongKey(word, func(i int) string { return keys[i] }, len(keys)); wrong != nil {
-			return wrong
-		}
-	}
-	return Explain(err)
 }
 
 // ParseLeases reads the reply to n requests.

@@ -190,7 +190,7 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	sent := time.Now()
 	reply, acknowledged, err := s.Eval(ctx, Decisions, keys, args, synced)
 	if err != nil {
-		return Explain(err)
+		return err
 	}
 	if err := Parse(batch, reply); err != nil {
 		return err
@@ -211,11 +211,7 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 func (s *Server) Charge(batch []*Trip, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := s.Call(ctx, batch)
-	if errors.Is(err, ErrCrossSlot) {
-		s.SetCluster(true)
-	}
-	return err
+	return s.Call(ctx, batch)
 }
 
 // arguments returns the keys and arguments of the script.
@@ -243,13 +239,18 @@ func (s *Server) arguments(batch []*Trip, generation string) (keys, args []strin
 }
 
 // Eval runs a script. If the server does not know it, nothing ran, and Eval sends
-// its text.
+// its text. It learns from an error that the server is a cluster.
 func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, synced bool) (reply any,
 	acknowledged int, err error) {
 	reply, acknowledged, err = s.evalOnce(ctx, "EVALSHA", script.SHA, keys, args, synced)
 	var replied ServerError
 	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
-		return s.evalOnce(ctx, "EVAL", script.Text, keys, args, synced)
+		reply, acknowledged, err = s.evalOnce(ctx, "EVAL", script.Text, keys, args, synced)
+	}
+	if err != nil {
+		if err = Explain(err); errors.Is(err, ErrCrossSlot) {
+			s.SetCluster(true)
+		}
 	}
 	return reply, acknowledged, err
 }
@@ -303,8 +304,6 @@ func (s *Server) TryScripts(key string) error {
 	defer cancel()
 	r := Request{Key: key, Mode: CheckOnly, Tolerance: 1}
 	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
-	if _, _, err := s.Eval(ctx, Decisions, []string{key}, args, false); err != nil {
-		return Explain(err)
-	}
-	return nil
+	_, _, err := s.Eval(ctx, Decisions, []string{key}, args, false)
+	return err
 }
