@@ -70,7 +70,6 @@ type conn struct {
 	last    uint32
 	err     error // why the connection is over; nil before that
 	leaving bool  // no more calls: the owner or this process closes
-	closed  bool  // by this process
 }
 
 // pending is a call that waits for its answer.
@@ -411,13 +410,6 @@ func (c *conn) isOver() bool {
 	return c.err != nil || c.leaving
 }
 
-// isClosed reports whether this process has closed the connection.
-func (c *conn) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
 // loneTime is how long read leaves the reading to lone callers after the last
 // one. Until then the guest notices that the owner closes only during a call.
 const loneTime = 5 * time.Millisecond
@@ -613,7 +605,7 @@ var errClosedHere = errors.New("this Limiter was closed")
 // to end, and those that wait in queues end at once.
 func (c *conn) close() {
 	c.mu.Lock()
-	c.leaving, c.closed = true, true
+	c.leaving = true
 	under := len(c.calls)
 	var waits []uint32
 	for id, p := range c.calls {

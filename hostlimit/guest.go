@@ -46,21 +46,24 @@ func asking(c *conn, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{opts: o, closed: make(chan struct{})}
-	l.methods = methods{guest{c}}
+	l.methods = methods{guest{limiter: l, conn: c}}
 	l.limits.Store(declare(limits))
 	l.put(&backend{conn: c, limits: limits})
 	return l, nil
 }
 
 // guest carries calls out with one connection, as they are.
-type guest struct{ conn *conn }
+type guest struct {
+	limiter *Limiter
+	conn    *conn
+}
 
 func (g guest) do(ctx context.Context, c *wire.Call) error {
 	err := carryOut(ctx, g.conn, c)
 	if !errors.Is(err, errMoved) {
 		return err
 	}
-	if g.conn.isClosed() {
+	if g.limiter.isClosed() {
 		return stint.ErrClosed
 	}
 	return ErrNoOwner
