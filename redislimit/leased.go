@@ -96,8 +96,7 @@ func (l *Limiter) leaseOnce(parts []lease.Part, keys []string, call []int) error
 	for i := range answers {
 		p, a := &parts[call[i]], &answers[i]
 		p.Answer = *a
-		l.sawTAT(p.Key, a.TAT, a.Now, max(p.Tolerance, p.Fourth))
-		l.sawHold(p.Key, a.Hold)
+		l.sawBucket(p.Key, a.TAT, a.Now, max(p.Tolerance, p.Fourth), a.Hold)
 	}
 	return err
 }

@@ -35,39 +35,37 @@ func (l *Limiter) saw(t *trip) {
 		if !l.hasShare(r.key.Name) {
 			continue
 		}
+		tat := int64(0) // of a bucket that the node has to know
 		switch t.Op {
 		case script.Spend, script.Check, script.Part:
-			tat := r.TAT
+			if r.limited() {
+				tat = r.TAT
+			}
 			if r.Wait == 0 && (t.Op == script.Check || t.Op == script.Spend && (!t.Allowed || r.mode() == stint.CheckOnly)) {
 				tat -= r.Need // the reply is what a spend would have left
 			}
-			if r.limited() {
-				l.sawTAT(r.key, tat, t.Now, r.most())
-			}
-			l.sawHold(r.key, r.Hold)
 		case script.Refund:
 			if r.limited() && r.Need > 0 {
 				l.node.SawRefund(stint.Request{Key: r.key, Cost: r.Need / r.interval, Limit: r.limit, Spent: r.spent})
 			}
-		case script.Hold, script.Extend:
-			l.sawHold(r.key, r.Hold)
+			continue
 		case script.Reset:
 			l.node.SawReset(r.key)
-			l.sawHold(r.key, r.Hold)
 		}
+		l.sawBucket(r.key, tat, t.Now, r.most(), r.Hold)
 	}
 }
 
-func (l *Limiter) sawTAT(key stint.Key, tat, now, most int64) {
-	if tat > now && l.hasShare(key.Name) {
+// sawBucket tells the node the TAT and the end of the hold of a bucket, if the limit
+// has a share.
+func (l *Limiter) sawBucket(key stint.Key, tat, now, most, hold int64) {
+	if !l.hasShare(key.Name) {
+		return
+	}
+	if tat > now {
 		l.node.SawTAT(key, tat, most)
 	}
-}
-
-func (l *Limiter) sawHold(key stint.Key, hold int64) {
-	if l.hasShare(key.Name) {
-		l.node.SawHold(key, hold)
-	}
+	l.node.SawHold(key, hold)
 }
 
 // awayServer is the server, as the node sees it.
