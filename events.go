@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // Event reports something to an operator when it happens. Health and Stats
@@ -67,67 +68,20 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// events delivers the events of a Limiter to its listener.
-type events struct {
-	clock     *clock.Clock
-	queue     chan Event    // nil without a listener
-	silent    chan struct{} // closed when no more events come
-	delivered chan struct{} // closed after the last event was delivered
-	gone      bool          // the last save returned ErrGone; the cache calls one at a time
+// emitter says what happens in a Limiter.
+type emitter struct {
+	clock *clock.Clock
+	queue *events.Queue[Event] // nil without a listener, and until Open tells it
+	gone  bool                 // the last save returned ErrGone; the cache calls one at a time
 }
 
-func newEvents(c *clock.Clock) *events {
-	return &events{clock: c, silent: make(chan struct{}), delivered: make(chan struct{})}
-}
-
-// deliver lets listen hear of what happens from now on. listen may be nil.
-func (es *events) deliver(listen func(Event)) {
-	if listen == nil {
-		close(es.delivered)
-		return
-	}
-	es.queue = make(chan Event, 64)
-	go es.run(listen)
-}
-
-// emit sends an event to the listener. It does not wait: if 64 events are
-// queued, the listener misses this one.
-func (es *events) emit(e Event) {
+func (es *emitter) emit(e Event) {
 	e.Time = time.Unix(0, es.clock.Now())
-	select {
-	case es.queue <- e:
-	default:
-	}
-}
-
-// run calls listen with each event, until no more come.
-func (es *events) run(listen func(Event)) {
-	defer close(es.delivered)
-	for {
-		select {
-		case e := <-es.queue:
-			listen(e)
-		case <-es.silent:
-			for {
-				select {
-				case e := <-es.queue:
-					listen(e)
-				default:
-					return
-				}
-			}
-		}
-	}
-}
-
-// close returns after the last event was delivered.
-func (es *events) close() {
-	close(es.silent)
-	<-es.delivered
+	es.queue.Add(e)
 }
 
 // tell returns the functions by which the cache says what happens.
-func (es *events) tell() cache.Tell {
+func (es *emitter) tell() cache.Tell {
 	return cache.Tell{
 		Failed:    func(err error) { es.emit(Event{Kind: FlushFailed, Err: err}) },
 		Recovered: func() { es.emit(Event{Kind: FlushRecovered}) },
@@ -142,7 +96,7 @@ func (es *events) tell() cache.Tell {
 
 // called notes how a call of the store ended. Only a save finds out that the file
 // is back.
-func (es *events) called(saved bool, err error) {
+func (es *emitter) called(saved bool, err error) {
 	if gone := errors.Is(err, ErrGone); gone && !es.gone {
 		es.gone = true
 		es.emit(Event{Kind: FileGone, Err: err})

@@ -12,6 +12,7 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/clock"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // Limiter decides whether requests may pass. Open and New make one. Its
@@ -26,7 +27,7 @@ type Limiter struct {
 	clock     *clock.Clock
 	hasShares atomic.Bool // some limit in force has a Parent, or had one
 	store     Store
-	events    *events
+	events    *emitter
 
 	declareMu sync.Mutex             // held by SetLimits and Declare, while the store enters Names
 	limitsMu  sync.Mutex             // held by all that put limits in force; never during a save
@@ -163,7 +164,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err := store.Declare(limits.names); err != nil {
 		return nil, err
 	}
-	l.events = newEvents(l.clock)
+	l.events = &emitter{clock: l.clock}
 	l.cache = cache.New(cache.Options{
 		Store: storeForCache(store), Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
 		Interval: o.FlushInterval, Timeout: o.CommitTimeout,
@@ -172,7 +173,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.events.deliver(o.OnEvent)
+	l.events.queue = events.New(o.OnEvent)
 	if wrong != 0 {
 		l.events.emit(Event{Kind: ClockWrong, Step: wrong, Err: l.clock.Health()})
 	}
@@ -251,7 +252,7 @@ func (l *Limiter) Close() error {
 			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
 		}
 		l.closeErr = errors.Join(l.closeErr, l.store.Close())
-		l.events.close()
+		l.events.queue.Close()
 	})
 	return l.closeErr
 }

@@ -106,7 +106,8 @@ func TestClose(t *testing.T) {
 		told, goOn := make(chan struct{}), make(chan struct{})
 		set, closed := make(chan error, 1), make(chan error, 1)
 		var r *rig
-		r = rigOn(t, NewMemStore(), limits, Options{OnEvent: func(Event) {
+		store := &closesStore{NewMemStore(), make(chan struct{})}
+		r = rigOn(t, store, limits, Options{OnEvent: func(Event) {
 			close(told)
 			<-goOn
 			set <- r.SetLimits(limits)
@@ -116,11 +117,22 @@ func TestClose(t *testing.T) {
 		require.Error(t, r.Flush())
 		<-told
 		go func() { closed <- r.Close() }()
-		<-r.events.silent // from now on Close waits for the listener
+		<-store.closes // then Close waits for the listener
 		close(goOn)
 		require.ErrorIs(t, <-set, ErrClosed)
 		require.ErrorIs(t, <-closed, errDisk)
 	})
+}
+
+// closesStore says when it is closed.
+type closesStore struct {
+	Store
+	closes chan struct{}
+}
+
+func (s *closesStore) Close() error {
+	close(s.closes)
+	return s.Store.Close()
 }
 
 // TestNoSpace is about a Limiter that has MaxResident buckets in memory.

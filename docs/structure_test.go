@@ -47,7 +47,8 @@ var allowedImports = map[string][]string{
 	"internal/share":    {},
 	"internal/spell":    {},
 	"internal/idmap":    {},
-	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/format", "internal/idmap",
+	"internal/events":   {},
+	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/events", "internal/format", "internal/idmap",
 		"internal/queue", "internal/reciprocal", "internal/share", "internal/spell", "internal/table"},
 
 	"internal/display":  {".", "golang.org/x/term"},
@@ -73,7 +74,7 @@ var allowedImports = map[string][]string{
 	"rules":                   {".", "internal/hold", "internal/spell"},
 	"httplimit":               {".", "rules"},
 	"netlimit":                {".", "rules"},
-	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "golang.org/x/sys/"},
+	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "internal/events", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
 	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/hold", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",

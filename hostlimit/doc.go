@@ -66,8 +66,7 @@
 //	serverconn.go  the owner's side of one guest
 //	owner.go       what a call does in the owner, for itself and for guests
 //	socket.go      where the socket is, and who may be there; also socket_*.go and peer_*.go
-//	options.go     Options
-//	events.go      Event
+//	options.go     Options, Event
 //
 // # Locks
 //

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // Limiter is a stint.Limiter whose file several processes share. Its methods do
@@ -22,7 +23,7 @@ type Limiter struct {
 	methods
 	place  place
 	opts   Options
-	events *listener
+	events *events.Queue[Event]
 	limits atomic.Pointer[declared]
 	now    atomic.Pointer[backend] // nil while there is no owner
 
@@ -185,7 +186,7 @@ func (l *Limiter) Close() error {
 		if b != nil {
 			l.err = b.close()
 		}
-		l.events.close()
+		l.events.Close()
 	})
 	return l.err
 }

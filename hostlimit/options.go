@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // Options are the options of Open, Dial and Serve; nil or the zero value means the
@@ -35,6 +36,11 @@ type Event struct {
 	Kind EventKind
 	Time time.Time
 	Err  error // of GuestRefused, OwnerLost and TakeoverFailed: why
+}
+
+func tell(queue *events.Queue[Event], e Event) {
+	e.Time = time.Now()
+	queue.Add(e)
 }
 
 // EventKind says what an Event is about.

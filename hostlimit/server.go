@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // checkTime is how often a Server looks whether its file and its socket are
@@ -23,7 +24,7 @@ type Server struct {
 	limiter   *stint.Limiter
 	place     place
 	maxGuests int
-	events    *listener
+	events    *events.Queue[Event]
 	ownEvents bool // Close ends them
 	began     time.Time
 	names     stint.Names   // that the Limiter declared at the beginning
@@ -52,12 +53,12 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	events := listen(o.OnEvent)
-	s, err := serve(l, p, o.MaxGuests, events, func(err error) {
-		events.tell(Event{Kind: OwnerLost, Err: err})
+	queue := events.New(o.OnEvent)
+	s, err := serve(l, p, o.MaxGuests, queue, func(err error) {
+		tell(queue, Event{Kind: OwnerLost, Err: err})
 	})
 	if err != nil {
-		events.close()
+		queue.Close()
 		return nil, err
 	}
 	s.ownEvents = true
@@ -65,14 +66,14 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 }
 
 func serve(
-	l *stint.Limiter, p place, maxGuests int, events *listener, gone func(error),
+	l *stint.Limiter, p place, maxGuests int, queue *events.Queue[Event], gone func(error),
 ) (*Server, error) {
 	so, err := p.listen()
 	if err != nil {
 		return nil, fmt.Errorf("hostlimit: listen on %s: %w", p.socket, err)
 	}
 	s := &Server{
-		limiter: l, place: p, socket: so, maxGuests: maxGuests, events: events, gone: gone,
+		limiter: l, place: p, socket: so, maxGuests: maxGuests, events: queue, gone: gone,
 		began: l.Now(), names: l.Limits().Names(), snapshots: make(chan struct{}, 1),
 		conns: make(map[*serverConn]bool),
 	}
@@ -90,7 +91,7 @@ func (s *Server) accept(so *socket) {
 			return
 		}
 		if err != nil { // such as too many open files
-			s.events.tell(Event{Kind: GuestRefused, Err: err})
+			tell(s.events, Event{Kind: GuestRefused, Err: err})
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-s.ctx.Done():
@@ -100,7 +101,7 @@ func (s *Server) accept(so *socket) {
 		c := newServerConn(s, nc)
 		if err := s.admit(c); err != nil {
 			if !errors.Is(err, errMoved) {
-				s.events.tell(Event{Kind: GuestRefused, Err: err})
+				tell(s.events, Event{Kind: GuestRefused, Err: err})
 			}
 			c.refuse(err)
 			continue
@@ -204,7 +205,7 @@ func (s *Server) isClosing() bool {
 func (s *Server) Close() error {
 	err := s.shut()
 	if s.ownEvents {
-		s.events.close()
+		s.events.Close()
 	}
 	return err
 }

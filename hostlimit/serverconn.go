@@ -109,7 +109,7 @@ func (c *serverConn) serve() {
 	leaving := c.giveBack()
 	c.running.Wait()
 	if !leaving && isAny(err, wire.ErrMessage, ErrRefused, stint.ErrNameMismatch, os.ErrDeadlineExceeded) {
-		c.server.events.tell(Event{Kind: GuestRefused, Err: err})
+		tell(c.server.events, Event{Kind: GuestRefused, Err: err})
 	}
 }
 

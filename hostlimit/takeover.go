@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/events"
 )
 
 // How a Limiter becomes the owner of the file, or a guest of the owner. try opens
@@ -41,7 +42,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l.limits.Store(declare(limits))
 	l.base = limits
 	l.put(nil)
-	l.events = listen(o.OnEvent)
+	l.events = events.New(o.OnEvent)
 	l.missing = min(5*time.Millisecond, o.LimiterOptions.LockTimeout/2)
 	deadline := time.Now().Add(o.LimiterOptions.LockTimeout)
 	for {
@@ -50,7 +51,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 			return l, nil
 		}
 		if !errors.Is(err, ErrNoOwner) || time.Now().After(deadline) {
-			l.events.close()
+			l.events.Close()
 			return nil, l.inTime(err)
 		}
 		l.pause(3 * time.Millisecond)
@@ -185,13 +186,13 @@ func (l *Limiter) become(b *backend) error {
 	l.changed = make(chan struct{})
 	l.mu.Unlock()
 	if b.limiter != nil {
-		l.events.tell(Event{Kind: BecameOwner})
+		tell(l.events, Event{Kind: BecameOwner})
 		if b.server.isClosing() { // another file came before put, and replaced has ignored that
 			l.replaced(cmp.Or(b.limiter.InPlace(), errMoved))
 		}
 		return nil
 	}
-	l.events.tell(Event{Kind: BecameGuest})
+	tell(l.events, Event{Kind: BecameGuest})
 	if b.conn.isOver() { // it ended before put, and lost has ignored that
 		l.lost(b.conn, errMoved)
 	}
@@ -239,7 +240,7 @@ func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend))
 	l.put(nil)
 	l.seeking = true
 	l.running.Go(func() {
-		l.events.tell(Event{Kind: OwnerLost, Err: why})
+		tell(l.events, Event{Kind: OwnerLost, Err: why})
 		after(b)
 		l.seek()
 	})
@@ -260,7 +261,7 @@ func (l *Limiter) seek() {
 			l.mu.Unlock()
 			if !told {
 				told = true
-				l.events.tell(Event{Kind: TakeoverFailed, Err: err})
+				tell(l.events, Event{Kind: TakeoverFailed, Err: err})
 			}
 		}
 	}
