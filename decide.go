@@ -554,6 +554,7 @@ type asked struct {
 	at    int   // index in the caller's requests
 	role  role
 	group *group // nil if its bucket decides alone
+	added bool   // for a class: its total or floor
 }
 
 // found is the bucket that a request found.
@@ -569,6 +570,8 @@ type found struct {
 	limits   *Limits // at the last load; nil before it
 	saved    int64   // TAT in the store at that load
 	removals uint32  // of the shard before that load
+
+	drawn *drawn // if other groups of this call have the same total
 }
 
 // outcome is what a request did to its bucket.
@@ -576,7 +579,7 @@ type outcome struct {
 	decided  int64 // by submit: instant of the decision
 	from, to int64 // TAT before the request, and after it
 	allowed  bool
-	counted  bool          // as allowed
+	counted  int           // as allowed, so many times
 	stays    bool          // even if the commit fails
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
@@ -752,6 +755,9 @@ func (r *request) advanceLocked(now int64) *cache.Gate {
 func (r *request) decideLocked(now int64, d *Decision) error {
 	d.Key = r.key
 	g := r.advanceLocked(now)
+	if r.drawn != nil && r.drawn.begun {
+		r.tat = r.drawn.to
+	}
 	rule := r.ruleLocked()
 	r.clampLocked(now)
 	r.from, r.to = r.tat, r.tat
@@ -862,10 +868,9 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 // countLocked counts a decision to spend.
 func (r *request) countLocked(allowed bool) {
 	if r.op == opSpend && (allowed || !r.waits) {
-		r.counted = allowed
-		wait := int64(0)
-		if !allowed {
-			wait = 1
+		wait := int64(1)
+		if allowed {
+			r.counted, wait = 1, 0
 		}
 		r.shard.CountLocked(uint16(r.key.Name), denied(wait))
 	}

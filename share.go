@@ -48,8 +48,14 @@ func (ls *Limits) floorOf(m member, id string) (Key, bool) {
 type group struct {
 	at   [totalRole + 1]int // by role: index in the sorted requests
 	has  [totalRole + 1]bool
-	left int // parts that decidePartLocked has not met yet
 	upTo bool
+}
+
+// drawn is what the groups of a call have drawn from one total so far, in the order
+// of the requests.
+type drawn struct {
+	begun    bool
+	from, to int64 // TAT of the total
 }
 
 // part returns the request for one bucket of the group, or nil.
@@ -98,7 +104,7 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		case m.role == floorRole:
 			continue
 		}
-		r.group = &group{left: 1, upTo: r.mode == UpTo}
+		r.group = &group{upTo: r.mode == UpTo}
 		if r.mode == UpTo {
 			r.mode = CheckAndSpend // the group cuts the cost down
 		}
@@ -111,9 +117,8 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		add := func(key Key, role role) {
 			class := &rs[i]
 			part := request{asked: class.asked}
-			part.key, part.role, part.given = key, role, nil
+			part.key, part.role, part.given, part.added = key, role, nil, true
 			part.located = l.locate(key)
-			part.group.left++
 			rs = append(rs, part)
 		}
 		add(m.total.Key(""), totalRole)
@@ -122,26 +127,6 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		}
 	}
 	return rs, nil
-}
-
-// decidePartLocked is decideLocked for rs[i], which may be part of a group. It
-// decides on a group at its last part, and returns false before that.
-func decidePartLocked(rs []request, i int, now int64, d *Decision) (decided bool, err error) {
-	r := &rs[i]
-	g := r.group
-	if g == nil {
-		err = r.decideLocked(now, d)
-		r.allowed = d.Allowed
-		return true, err
-	}
-	g.at[r.role], g.has[r.role] = i, true
-	if g.left--; g.left > 0 {
-		return false, nil
-	}
-	if g.upTo && r.op == opSpend {
-		return true, g.decideUpToLocked(rs, now, d)
-	}
-	return true, g.decideLocked(rs, now, d)
 }
 
 // decideUpToLocked is decideLocked for as many tokens as the group has, up to the
@@ -200,9 +185,45 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			limitsIn(total.shard).labeled(total.key))
 	}
 	chargeLocked(ceiling, floor, total, &sd.Waits)
+	if dr := total.drawn; dr != nil && total.op != opCheck {
+		if !dr.begun {
+			dr.begun, dr.from = true, total.from
+		}
+		dr.to = total.to
+	}
 	*d = sd.decision(total.ruleLocked(), total.shard.GateLocked(cacheKey(total.key)).Tail(total.tat), now)
 	total.reportTaken(d)
 	return nil
+}
+
+// joinTotals makes one request of those of several groups to their total, once all
+// are decided on.
+func joinTotals(rs []request, allowed bool) []request {
+	n := 0
+	for i := range rs {
+		r := &rs[i]
+		if n == 0 || r.drawn == nil || r.drawn != rs[n-1].drawn {
+			if n < i {
+				rs[n] = *r
+			}
+			n++
+			continue
+		}
+		all := &rs[n-1]
+		if r.op != opCheck {
+			all.op = r.op
+		}
+		all.cost = max(all.cost, r.cost)
+		all.counted += r.counted
+		all.stays = all.stays || r.stays
+		if d := r.drawn; d.begun {
+			all.from, all.to = d.from, d.from
+			if allowed {
+				all.to = d.to
+			}
+		}
+	}
+	return rs[:n]
 }
 
 // refundLikeLocked is called before a floor gets a refund of tokens that were

@@ -189,8 +189,12 @@ func TestShare(t *testing.T) {
 		require.True(t, d.Allowed)
 		r.spendAll(Request{Key: acme, Cost: 580, Mode: CheckOnly}, Request{Key: sharePlain.Key("b"), Cost: 1})
 		require.Equal(t, [3]int64{80, 580, 980}, r.levels("acme"))
-		_, err := r.SpendAll(Request{Key: acme, Cost: 1}, Request{Key: globex, Cost: 1})
-		require.ErrorIs(t, err, ErrDuplicateKey, "both are of one total")
+		for _, twice := range [][]Request{
+			{acme.Cost(1), acme.Cost(1)}, {acme.Cost(1), theTotal.Cost(1), theTotal.Cost(1)},
+			{acme.Cost(1), Request{Key: acmeFloor, Mode: CheckOnly}},
+		} {
+			require.ErrorIs(t, errorOf(r.SpendAll(twice...)), ErrDuplicateKey)
+		}
 	})
 	run("holds", func(t *testing.T, r *rig) {
 		r.hold(acmeFloor, time.Hour)
@@ -433,6 +437,99 @@ func TestShareSumText(t *testing.T) {
 	}
 }
 
+// Requests of one total are decided in their order, each as if those before it had
+// spent, and spend together or not at all. Those with SpendOnly come last. A twin
+// with the same buckets takes them one after the other.
+func TestSharesOfOneTotal(t *testing.T) {
+	t.Parallel()
+	keys := []Key{acme, globex, initech, theTotal, sharePlain.Key("a")}
+	allowed, denied := 0, 0
+	for seed := range uint64(testlength.Of(4_000, 120)) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		level := Memory + Durability(seed%4)
+		r := shareRig(t, level)
+		for range 12 {
+			require.NoError(t, r.Flush())
+			store := NewMemStore()
+			for name := range shareNames {
+				for c, err := range r.disk.All(name) {
+					require.NoError(t, err)
+					require.NoError(t, store.Save([]Change{c}))
+				}
+			}
+			if rng.IntN(4) == 0 {
+				r.evictAll()
+			}
+			twin := rigAt(t, r.clock, store, r.Limits(), Options{})
+			rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+			var reqs []Request
+			for _, key := range keys[:2+rng.IntN(len(keys)-1)] {
+				cost := rng.Int64N([]int64{40, 500}[rng.IntN(2)])
+				if key.Name == sharePlain {
+					cost %= 3
+				}
+				reqs = append(reqs, Request{Key: key, Cost: cost, Mode: Mode(max(0, rng.IntN(6)-3))})
+			}
+			refund := rng.IntN(4) == 0
+			want := make([]Decision, len(reqs))
+			all := true
+			for _, last := range []bool{false, true} {
+				for i, req := range reqs {
+					switch {
+					case refund && !last:
+						req.Spent = JustSpent
+						want[i] = twin.decided(twin.Refund(req))
+					case refund || last != (req.Mode == SpendOnly):
+					case req.Mode == CheckOnly:
+						want[i] = twin.check(req.Key, req.Cost)
+						all = all && want[i].Allowed
+					case !last:
+						want[i] = twin.spend(req.Key, req.Cost)
+						all = all && want[i].Allowed
+					case all:
+						want[i] = twin.spend(req.Key, req.Cost)
+					}
+				}
+			}
+			before := [][3]int64{r.levels("acme"), r.levels("globex")}
+			got := make([]Decision, len(reqs))
+			if refund {
+				for i := range reqs {
+					reqs[i].Spent = JustSpent
+				}
+				r.decided(r.Refund(reqs...))
+			} else {
+				d := r.decided(r.Do(t.Context(), reqs, got))
+				require.Equal(t, all, d.Allowed, "seed %d", seed)
+				for i := range got {
+					if all || reqs[i].Mode != SpendOnly {
+						if !all {
+							want[i].Taken = 0
+						}
+						require.Equal(t, want[i], got[i], "seed %d: %+v", seed, reqs)
+					}
+				}
+			}
+			if !all {
+				denied++
+				require.Equal(t, before, [][3]int64{r.levels("acme"), r.levels("globex")}, "seed %d: %+v", seed, reqs)
+			} else {
+				allowed++
+				for _, key := range keys {
+					require.Equal(t, twin.bucket(key), r.bucket(key), "seed %d: %+v", seed, reqs)
+				}
+				require.Equal(t, twin.levels("acme"), r.levels("acme"))
+				require.Equal(t, twin.levels("globex"), r.levels("globex"))
+				require.Equal(t, twin.levels("initech"), r.levels("initech"))
+			}
+			require.NoError(t, twin.Close())
+			r.clock.Advance(time.Duration(rng.Int64N(int64(time.Second / 4))))
+		}
+		require.NoError(t, r.Close())
+	}
+	require.Positive(t, min(allowed, denied))
+}
+
 // After a failed commit a floor has no tokens that the total lacks: what a floor
 // paid stays paid, and what the total got back stays.
 func TestShareFailedCommit(t *testing.T) {
@@ -444,6 +541,11 @@ func TestShareFailedCommit(t *testing.T) {
 	}{
 		{"spend", func(r *rig) (Decision, error) { return r.Spend(acme, 30) },
 			[3]int64{30, 560, 960}, [3]int64{30, 560, 920}},
+		{"spend of two", func(r *rig) (Decision, error) { return r.SpendAll(acme.Cost(30), initech.Cost(20)) },
+			[3]int64{30, 560, 960}, [3]int64{30, 560, 900}},
+		{"refund of two", func(r *rig) (Decision, error) {
+			return r.Refund(initech.Cost(10).SpentAt(JustSpent), acme.Cost(20).SpentAt(JustSpent))
+		}, [3]int64{60, 560, 990}, [3]int64{60, 560, 980}},
 		{"refund", func(r *rig) (Decision, error) { return r.Refund(acme.Cost(30).SpentAt(JustSpent)) },
 			[3]int64{60, 560, 990}, [3]int64{60, 560, 980}},
 	} {
@@ -471,6 +573,9 @@ func TestShareFailedCommit(t *testing.T) {
 						want = c.disturbed
 					}
 					require.Equal(t, want, r.levels("acme"))
+					spends := r.Stats().Limits[shareTenant].Allowed
+					require.EqualValues(t, map[bool]int{false: 1, true: 2}[disturbed], spends)
+					require.Equal(t, spends, r.Stats().Limits[shareTotal].Allowed)
 					held := r.levels("acme")[0] + r.levels("globex")[0]
 					require.LessOrEqual(t, held, want[2])
 					require.NoError(t, r.Close())

@@ -30,7 +30,8 @@ func (l *Limiter) SpendAll(reqs ...Request) (d Decision, err error) {
 // for a commit only until ctx ends. A nil ds asks for the strictest decision
 // only: for one request, Do(ctx, []Request{key.Cost(1)}, nil). If the strictest
 // decision denies, nothing was spent, and the others are what Check would
-// return. After an error every decision is the zero one, which denies. Nothing
+// return. Of several shares of one total, each is decided as if those before it had
+// spent. After an error every decision is the zero one, which denies. Nothing
 // was spent, except that after ErrNotDurable the tokens of all requests may
 // stay spent. It is also an error if ds is shorter than reqs; ds stays as it is
 // then.
@@ -152,10 +153,17 @@ func (l *Limiter) submitAll(
 	}
 	sortRequests(rs)
 	for i := range rs[1:] {
-		if rs[i].key == rs[i+1].key {
-			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(rs[i].key))
-			return nil, Key{}, l.failed(rs[i].key, err)
+		a, b := &rs[i], &rs[i+1]
+		switch {
+		case a.key != b.key:
+			continue
+		case !b.added || b.role != totalRole: // if b is not, a is not, either
+			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
+			return nil, Key{}, l.failed(b.key, err)
+		case a.drawn == nil:
+			a.drawn = new(drawn)
 		}
+		b.drawn = a.drawn
 	}
 	asked := func(at int) Key { return reqs[rs[at].at].Key } // not of the total or the floor
 	if at, err := l.lockAllFound(rs); err == errNowShare {
@@ -164,16 +172,20 @@ func (l *Limiter) submitAll(
 		return nil, Key{}, l.failed(asked(at), err)
 	}
 	now := l.clock.Now()
-	strictest, at, err := decideAllLocked(rs, ds, now)
-	if err == nil && strictest.Allowed {
-		in = l.submitLocked(rs, now)
+	strictest, at, err := decideAllLocked(rs, len(reqs), ds, now)
+	if err == nil {
+		rs = joinTotals(rs, strictest.Allowed)
+		writeAllLocked(rs, now)
+		if strictest.Allowed {
+			in = l.submitLocked(rs, now)
+		}
 	}
 	unlockAll(rs)
 	if err != nil {
 		return nil, Key{}, l.failed(asked(at), err)
 	}
 	*d = strictest
-	return in, asked(at), nil
+	return in, asked(0), nil
 }
 
 // submitLocked puts the changes of requests into a commit if the store needs them
@@ -196,7 +208,12 @@ func sortRequests(rs []request) {
 		if a.hash != b.hash {
 			return cmp.Compare(a.hash, b.hash)
 		}
-		return a.key.compare(b.key)
+		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
+			return c
+		} else if a.added {
+			return 1
+		}
+		return -1
 	}
 	for i := 1; i < len(rs); i++ {
 		if compare(&rs[i-1], &rs[i]) > 0 {
@@ -263,23 +280,51 @@ func unlockAll(rs []request) {
 	}
 }
 
-// decideAllLocked decides at the instant now, and carries the decision out if
-// it allows. The error is that of rs[at].
-func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision, at int, err error) {
-	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
-	voted := false
+// decideAllLocked decides on n requests at the instant now, in their order. Those
+// with SpendOnly come last, because they take what the others leave. The error is
+// that of rs[at].
+func decideAllLocked(rs []request, n int, ds []Decision, now int64) (strictest Decision, at int, err error) {
+	var few [4]int
+	order := few[:min(n, len(few))]
+	if n > len(few) {
+		order = make([]int, n)
+	}
 	for i := range rs {
 		r := &rs[i]
-		var d Decision
-		decided, err := decidePartLocked(rs, i, now, &d)
-		if err != nil {
-			return Decision{}, i, err
+		if r.group != nil {
+			r.group.at[r.role], r.group.has[r.role] = i, true
 		}
-		if decided && ds != nil {
-			ds[r.at] = d
+		if !r.added {
+			order[r.at] = i
 		}
-		if decided && r.mode != SpendOnly && (!voted || d.Stricter(&strictest)) {
-			strictest, voted = d, true
+	}
+	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
+	voted := false
+	for _, votes := range [...]bool{true, false} {
+		for _, i := range order {
+			r := &rs[i]
+			if votes == (r.mode == SpendOnly) {
+				continue
+			}
+			var d Decision
+			switch g := r.group; {
+			case g == nil:
+				err = r.decideLocked(now, &d)
+				r.allowed = d.Allowed
+			case g.upTo && r.op == opSpend:
+				err = g.decideUpToLocked(rs, now, &d)
+			default:
+				err = g.decideLocked(rs, now, &d)
+			}
+			if err != nil {
+				return Decision{}, i, err
+			}
+			if ds != nil {
+				ds[r.at] = d
+			}
+			if votes && (!voted || d.Stricter(&strictest)) {
+				strictest, voted = d, true
+			}
 		}
 	}
 	for i := range rs {
@@ -292,7 +337,12 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 			}
 		}
 	}
-	// A slot that is inserted may move others of its shard.
+	return strictest, 0, nil
+}
+
+// writeAllLocked carries decisions out. A slot that is inserted may move others of
+// its shard.
+func writeAllLocked(rs []request, now int64) {
 	for _, resident := range []bool{true, false} {
 		for i := range rs {
 			if rs[i].resident == resident {
@@ -300,7 +350,6 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 			}
 		}
 	}
-	return strictest, 0, nil
 }
 
 // spot is a bucket in memory, with the decision on it.

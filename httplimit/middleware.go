@@ -32,8 +32,7 @@ import (
 // their rules into the same fields, each with its own PartitionKey.
 //
 // If rules that apply to one request are shares of one total, the request spends
-// from the total once for each rule: the sum of their costs. Such rules spend one
-// after the other, and if one denies, the others get their tokens back.
+// from the total once for each rule: the sum of their costs.
 //
 // Similar denials share the values of header fields. Do not change such a value
 // in place. The methods of http.Header do not.

@@ -125,7 +125,7 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	strictest, err := spendTogether(p.Context, d.lim, q.reqs, q.ds)
+	strictest, err := d.lim.Do(p.Context, q.reqs, q.ds)
 	if err != nil {
 		return stint.Decision{}, err
 	}

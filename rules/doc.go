@@ -40,7 +40,6 @@
 //	id.go          the canonical spelling of ids
 //	places.go      the requests in flight of each bucket
 //	lockout.go     lock-outs that grow
-//	onetotal.go    requests for several shares of one total
 //
 // # Locks
 //

@@ -306,7 +306,7 @@ func (p *Pass[R, O]) refund(outcome O) {
 	if len(reqs) == 0 {
 		return
 	}
-	if _, err := refundTogether(p.door.lim, reqs...); err != nil {
+	if _, err := p.door.lim.Refund(reqs...); err != nil {
 		p.door.fail(p.Request, err)
 		return
 	}

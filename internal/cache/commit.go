@@ -491,8 +491,8 @@ func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
 // longer counts as allowed, and its turn leaves the queue.
 func (s *Shard) failLocked(ch *Change, i uint32) {
 	b := s.At(i)
-	if ch.Counted {
-		s.uncountLocked(ch.Key.Name)
+	if ch.Counted > 0 {
+		s.uncountLocked(ch.Key.Name, ch.Counted)
 	}
 	if g := s.gateOfLocked(b); g != nil && ch.Turn != nil {
 		g.Queue.Leave(ch.Turn)

@@ -73,12 +73,12 @@ func (s *Shard) CountLocked(name uint16, denied uint) {
 	s.few[name&1][denied]++
 }
 
-// uncountLocked takes an allowed decision back.
-func (s *Shard) uncountLocked(name uint16) {
+// uncountLocked takes n allowed decisions back.
+func (s *Shard) uncountLocked(name uint16, n int) {
 	if s.fewOf[name&1] != name {
 		s.fetchCountLocked(name)
 	}
-	s.few[name&1][0]--
+	s.few[name&1][0] -= uint64(n)
 }
 
 // mostCounts is how many counts a shard has besides the few: more would take

@@ -70,12 +70,18 @@ func caseShares(e *env) {
 		require.ErrorIs(e, err, errors.ErrUnsupported, "%+v", wrong)
 		require.Equal(e, make([]stint.Decision, 2), ds)
 	}
-	for _, twice := range [][]stint.Request{{{Key: a, Cost: 1}, {Key: b, Cost: 1}}, {{Key: b, Cost: 1}, {Key: t, Cost: 1}}} {
-		_, err = e.Do(context.Background(), twice, nil)
-		require.ErrorIs(e, err, stint.ErrDuplicateKey, "both take from the total")
-		require.ErrorContains(e, err, "total")
-	}
 	require.EqualValues(e, 2, e.left(t), "nothing was spent")
+	e.clock.pass(time.Hour)
+	d, ds = e.together(stint.Request{Key: a, Cost: 3}, stint.Request{Key: b, Cost: 2})
+	require.False(e, d.Allowed, "both take from the total: %+v", ds)
+	require.Equal(e, []any{t, true, false}, []any{d.Key, ds[0].Allowed, ds[1].Allowed})
+	require.EqualValues(e, 6, e.left(t), "nothing was spent")
+	d, ds = e.together(stint.Request{Key: b, Cost: 2}, stint.Request{Key: t, Cost: 1}, stint.Request{Key: a, Cost: 2})
+	require.True(e, d.Allowed, "%+v", ds)
+	require.EqualValues(e, 1, e.left(t))
+	_, err = e.Refund(stint.Request{Key: b, Cost: 2, Spent: stint.JustSpent}, stint.Request{Key: a, Cost: 2, Spent: stint.JustSpent})
+	require.NoError(e, err)
+	require.EqualValues(e, 5, e.left(t))
 	for _, cost := range []int64{-1, 7} {
 		want := map[int64]error{-1: stint.ErrNegativeCost, 7: stint.ErrCostOverBurst}[cost]
 		_, err = e.Spend(b, cost)
