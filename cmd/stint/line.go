@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 )
@@ -47,29 +45,23 @@ type waiter struct {
 	spent time.Time // when the tokens were taken, or a little earlier
 }
 
-// wait waits for the turn, and returns after it has spent the tokens.
-func (l *waiter) wait(ctx context.Context, signals <-chan os.Signal) error {
+// wait waits for the turn, and returns after it has spent the tokens. If ctx ends
+// before, nothing is spent.
+func (l *waiter) wait(ctx context.Context) error {
 	deadline := time.Now().Add(cmp.Or(l.f.timeout, math.MaxInt64))
 	for {
-		delay, err := l.step(signals, deadline)
+		delay, err := l.step(ctx, deadline)
 		if errors.Is(err, errOwnerLeft) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		timer := time.NewTimer(delay)
-		interrupted := false
 		select {
-		case <-signals:
-			interrupted = true
 		case <-ctx.Done():
-			interrupted = true
-		case <-timer.C:
-			interrupted = len(signals) > 0
+		case <-time.After(delay):
 		}
-		timer.Stop()
-		switch {
+		switch interrupted := ctx.Err() != nil; {
 		case interrupted && delay == 0:
 			return errors.Join(errNotRun, l.refund())
 		case interrupted:
@@ -84,47 +76,23 @@ var errNotRun = fmt.Errorf("%w: the command was not run, and no token was spent"
 
 // step spends the tokens and returns 0, or takes a turn and returns the time
 // until that turn.
-func (l *waiter) step(signals <-chan os.Signal, deadline time.Time) (delay time.Duration, err error) {
+func (l *waiter) step(ctx context.Context, deadline time.Time) (delay time.Duration, err error) {
 	db, outOfTime := l.f.db, false
 	// A process whose turn comes at the deadline may still spend, without a wait.
 	if left := max(1, time.Until(deadline)); left < db.lockTimeout {
 		db.lockTimeout, outOfTime = left, true
 	}
-	var store dbfile.Store
-	var owner *hostlimit.Limiter
-	opened := make(chan error, 1)
-	go func() {
-		var err error
-		store, owner, err = openOrAsk(&db, (*dbFlags).open)
-		opened <- err
-	}()
-	select {
-	case err = <-opened:
-	case <-signals:
-		if l.turn == 0 {
-			return 0, errNotRun // the lock ends with this process
-		}
-		select {
-		case err = <-opened:
-			if err == nil {
-				err = l.leaveAt(store, owner)
-			}
-		case <-signals: // the turn stays in the file
-		case <-time.After(leaveTimeout):
-		}
-		if errors.Is(err, stint.ErrLocked) {
-			err = nil
-		}
-		return 0, errors.Join(errNotRun, err)
-	}
-	if outOfTime && errors.Is(err, stint.ErrLocked) {
+	db.stop = ctx.Done()
+	store, owner, err := openOrAsk(&db, (*dbFlags).open)
+	switch {
+	case errors.Is(err, errInterrupted):
+		return 0, errors.Join(errNotRun, l.leave())
+	case outOfTime && errors.Is(err, stint.ErrLocked):
 		return 0, &ended{statusTryLater, fmt.Sprintf("%v: retry, or wait longer with --timeout", err)}
-	}
-	if err != nil {
+	case err != nil:
 		return 0, err
-	}
-	if owner != nil {
-		return 0, l.ask(owner, signals, deadline)
+	case owner != nil:
+		return 0, l.ask(ctx, owner, deadline)
 	}
 	now, err := timeOf(db.cmd, store)
 	if err == nil {
@@ -248,27 +216,21 @@ func (l *waiter) setLast(store dbfile.Store, turn int64) error {
 // leave gives up the turn. Later turns do not move. While a program has the
 // file, there is nothing to give up, because the queue is the program's.
 func (l *waiter) leave() error {
+	if l.turn == 0 {
+		return nil
+	}
 	db := l.f.db
 	db.lockTimeout = min(db.lockTimeout, leaveTimeout)
 	store, owner, err := openOrAsk(&db, (*dbFlags).openExisting)
-	if errors.Is(err, stint.ErrLocked) {
+	switch {
+	case errors.Is(err, stint.ErrLocked):
 		return nil // the turn stays in the file
-	} else if err != nil {
+	case err != nil:
 		return err
-	}
-	return l.leaveAt(store, owner)
-}
-
-// leaveTimeout is how long an interrupted process waits for the file, to give its
-// turn up.
-const leaveTimeout = time.Second
-
-// leaveAt is leave at the open file, or at the program that has it.
-func (l *waiter) leaveAt(store dbfile.Store, owner *hostlimit.Limiter) error {
-	if owner != nil {
+	case owner != nil:
 		return failed(owner.Close())
 	}
-	now, err := timeOf(l.f.db.cmd, store)
+	now, err := timeOf(db.cmd, store)
 	if err != nil {
 		return errors.Join(err, failed(store.Close()))
 	}
@@ -282,6 +244,10 @@ func (l *waiter) leaveAt(store dbfile.Store, owner *hostlimit.Limiter) error {
 	}
 	return errors.Join(err, failed(store.Close()))
 }
+
+// leaveTimeout is how long an interrupted process waits for the file, to give its
+// turn up.
+const leaveTimeout = time.Second
 
 // take spends the tokens, and notes when. It looks at the bucket first, which may have
 // to be loaded, because a refund lacks the time between the two.

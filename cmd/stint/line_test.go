@@ -1,7 +1,7 @@
 package main
 
 import (
-	"os"
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -70,12 +70,13 @@ func TestTurnOfInterrupted(t *testing.T) {
 	l, want := place()
 	other, err := l.f.db.open()
 	require.NoError(t, err)
-	signals, ended := make(chan os.Signal), make(chan error)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan error)
 	go func() {
-		_, err := l.step(signals, now.Add(10*time.Hour))
+		_, err := l.step(ctx, now.Add(10*time.Hour))
 		ended <- err
 	}()
-	signals <- os.Interrupt
+	interrupt()
 	require.NoError(t, other.Close())
 	require.ErrorIs(t, <-ended, errInterrupted)
 	l, delay := place()

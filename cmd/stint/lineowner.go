@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -13,7 +12,7 @@ import (
 
 // ask spends the tokens at the program that has the file open, and waits in its
 // queue. If the program closes the file, the next step begins again.
-func (l *waiter) ask(owner *hostlimit.Limiter, signals <-chan os.Signal, deadline time.Time) (err error) {
+func (l *waiter) ask(ctx context.Context, owner *hostlimit.Limiter, deadline time.Time) (err error) {
 	to, err := targetAt(owner, l.f.limits.label())
 	if err != nil {
 		return err
@@ -21,7 +20,11 @@ func (l *waiter) ask(owner *hostlimit.Limiter, signals <-chan os.Signal, deadlin
 	r := to.request(l.limit, l.id, l.f.cost)
 	var d stint.Decision
 	if l.f.wait {
-		err = l.queue(owner, r, signals, deadline)
+		within, stop := context.WithDeadline(ctx, deadline)
+		if l.spent, err = owner.Wait(within, r); err != nil && ctx.Err() != nil {
+			err = errNotRun
+		}
+		stop()
 	} else {
 		d, err = l.take(owner, r)
 	}
@@ -49,29 +52,3 @@ func (l *waiter) ask(owner *hostlimit.Limiter, signals <-chan os.Signal, deadlin
 // errOwnerLeft says that the program has closed the file before the tokens were
 // spent.
 var errOwnerLeft = errors.New("the program has closed the file")
-
-// queue waits for the tokens in the queue of a program, until a signal comes.
-func (l *waiter) queue(
-	owner *hostlimit.Limiter, r stint.Request, signals <-chan os.Signal, deadline time.Time,
-) error {
-	ctx, stop := context.WithDeadline(context.Background(), deadline)
-	defer stop()
-	waited := make(chan error, 1)
-	go func() {
-		var err error
-		l.spent, err = owner.Wait(ctx, r)
-		waited <- err
-	}()
-	select {
-	case err := <-waited:
-		return err
-	case <-signals:
-	}
-	stop()
-	if err := <-waited; err == nil { // the turn came at the same moment
-		if _, err := refund(owner, r.SpentAt(l.spent)); err != nil {
-			return errors.Join(errInterrupted, err)
-		}
-	}
-	return errNotRun
-}

@@ -25,6 +25,11 @@ func openOrAsk[S any](f *dbFlags, open func(*dbFlags) (S, error)) (store S, owne
 	}
 	deadline, once := time.Now().Add(f.lockTimeout), *f
 	for patience := time.Millisecond; ; patience = 50 * time.Millisecond {
+		select {
+		case <-f.stop:
+			return store, nil, errInterrupted
+		default:
+		}
 		once.lockTimeout = max(time.Millisecond, min(patience, time.Until(deadline)))
 		store, err = open(&once)
 		if !errors.Is(err, stint.ErrLocked) {

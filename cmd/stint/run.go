@@ -130,7 +130,10 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	signal.Notify(signals, heeded(passedOn)...)
 	defer signal.Stop(signals)
 	waiting := &waiter{f: f, id: id, limit: limit}
-	if err := waiting.wait(cmd.Context(), signals); err != nil {
+	ctx, stop := signal.NotifyContext(cmd.Context(), heeded(passedOn)...)
+	err = waiting.wait(ctx)
+	stop()
+	if err != nil {
 		return err
 	}
 

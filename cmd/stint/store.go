@@ -20,7 +20,8 @@ type dbFlags struct {
 	cmd         *cobra.Command
 	path        string
 	lockTimeout time.Duration
-	verbose     bool // says that a program answers
+	verbose     bool            // says that a program answers
+	stop        <-chan struct{} // ends the wait for another process; or nil
 }
 
 const dbUsage = "the `FILE` of the buckets (default stint.db in the user's state directory)"
