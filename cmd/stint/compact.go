@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -44,13 +45,9 @@ func (f *dbFlags) compact(cmd *cobra.Command) error {
 	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
 	defer stop()
 	before := store.Stats()
-	done := make(chan error, 1)
-	go func() { done <- store.Compact() }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		_ = store.Close() // ends Compact between two steps
-		<-done
+	alive := context.AfterFunc(ctx, func() { _ = store.Close() }) // ends Compact between two steps
+	if err = store.Compact(); !alive() {
+		_ = store.Close()
 		return errInterrupted
 	}
 	after := store.Stats().Bytes
