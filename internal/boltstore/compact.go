@@ -117,7 +117,7 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	if err := s.write((*boltfile.File).EmptyLog); err != nil {
 		return err
 	}
-	if err := errors.Join(s.copyJournal(target), s.copyClock(target)); err != nil {
+	if err := s.copyJournal(target); err != nil {
 		return err
 	}
 	if err := target.DB.Sync(); err != nil {
@@ -161,15 +161,10 @@ func (s *Store) copyAll(target *boltfile.File) error {
 		return err
 	}
 	var names []uint16
-	err = s.view(func(from *bolt.Tx) error {
+	err = s.copyTo(target, func(to, from *bolt.Tx) error {
 		names = boltfile.BucketNames(from)
 		seen, err := boltfile.Seen(from)
-		if err != nil {
-			return err
-		}
-		return target.Update(func(to *bolt.Tx) error {
-			return errors.Join(boltfile.LayOut(to, labels), boltfile.PutSeen(to, seen))
-		})
+		return errors.Join(err, boltfile.LayOut(to, labels), boltfile.PutSeen(to, seen))
 	})
 	if err != nil {
 		return err
@@ -186,7 +181,7 @@ func (s *Store) copyAll(target *boltfile.File) error {
 			}
 		}
 	}
-	if err := s.copySums(target); err != nil {
+	if err := s.copyTo(target, copySums); err != nil {
 		return err
 	}
 	if err := s.copyJournal(target); err != nil {
@@ -195,46 +190,40 @@ func (s *Store) copyAll(target *boltfile.File) error {
 	return s.giveUp()
 }
 
-// copySums copies the sums of all buckets except the journal.
-func (s *Store) copySums(target *boltfile.File) error {
+// copyTo calls fn with a transaction that writes to target, and one that reads
+// the file.
+func (s *Store) copyTo(target *boltfile.File, fn func(to, from *bolt.Tx) error) error {
 	return s.view(func(from *bolt.Tx) error {
-		return target.Update(func(to *bolt.Tx) error {
-			for _, name := range boltfile.BucketNames(from) {
-				bucket := format.BucketOf(name)
-				if err := boltfile.KeepSum(to.Bucket(bucket), from.Bucket(bucket)); err != nil {
-					return err
-				}
-			}
-			return boltfile.KeepSum(boltfile.NamesTable(to), boltfile.NamesTable(from))
-		})
+		return target.Update(func(to *bolt.Tx) error { return fn(to, from) })
 	})
 }
 
+// copySums copies the sums of all buckets except the journal.
+func copySums(to, from *bolt.Tx) error {
+	for _, name := range boltfile.BucketNames(from) {
+		bucket := format.BucketOf(name)
+		if err := boltfile.KeepSum(to.Bucket(bucket), from.Bucket(bucket)); err != nil {
+			return err
+		}
+	}
+	return boltfile.KeepSum(boltfile.NamesTable(to), boltfile.NamesTable(from))
+}
+
 // copyJournal copies those records of the journal that target does not have, a
-// MiB at a time.
+// MiB at a time, and the record of the clock.
 func (s *Store) copyJournal(target *boltfile.File) error {
 	for all := false; !all; {
-		err := s.view(func(from *bolt.Tx) error {
-			return target.Update(func(to *bolt.Tx) (err error) {
-				all, err = copyRecords(to, from)
-				return err
-			})
+		err := s.copyTo(target, func(to, from *bolt.Tx) (err error) {
+			all, err = copyRecords(to, from)
+			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// copyClock copies the record of the clock. No save may come after it.
-func (s *Store) copyClock(target *boltfile.File) error {
-	return s.view(func(from *bolt.Tx) error {
+	return s.copyTo(target, func(to, from *bolt.Tx) error {
 		record, err := boltfile.Clock(from)
-		if err != nil {
-			return err
-		}
-		return target.Update(func(to *bolt.Tx) error { return boltfile.PutClock(to, record) })
+		return errors.Join(err, boltfile.PutClock(to, record))
 	})
 }
 

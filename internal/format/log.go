@@ -95,30 +95,30 @@ var ErrOldMeta = errors.New("the log is of a later transaction than the first pa
 	"one of which is damaged")
 
 // RoundValue returns a round as it is stored in MetaBucket.
-func RoundValue(round uint64) []byte { return withSum(round) }
+func RoundValue(round uint64) []byte { return ClockValue(BigEndian(round)) }
 
 // ParseRound is the inverse of RoundValue. The error is ErrCorrupt.
 func ParseRound(v []byte) (round uint64, err error) {
-	round, ok := checkSum(v)
-	if !ok {
-		return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
+	if v, ok := unsealed(v); ok && len(v) == 8 {
+		return binary.BigEndian.Uint64(v), nil
 	}
-	return round, nil
+	return 0, fmt.Errorf("%w: the round of its log is damaged", ErrCorrupt)
 }
 
 // SeenValue returns the time of a save as it is stored in MetaBucket.
-func SeenValue(seen int64) []byte { return withSum(uint64(seen)) }
+func SeenValue(seen int64) []byte { return RoundValue(uint64(seen)) }
 
 // ParseSeen is the inverse of SeenValue. The error is ErrCorrupt.
 func ParseSeen(v []byte) (seen int64, err error) {
-	n, ok := checkSum(v)
-	if !ok || int64(n) < 0 {
+	n, err := ParseRound(v)
+	if err != nil || int64(n) < 0 {
 		return 0, fmt.Errorf("%w: the time of its last save is damaged", ErrCorrupt)
 	}
 	return int64(n), nil
 }
 
-// ClockValue returns a record of the clock as it is stored in MetaBucket.
+// ClockValue returns a record of the clock as it is stored in MetaBucket: after
+// its checksum.
 func ClockValue(record []byte) []byte {
 	v := append(make([]byte, 4), record...)
 	Seal(0, v)
@@ -127,23 +127,18 @@ func ClockValue(record []byte) []byte {
 
 // ParseClock is the inverse of ClockValue. The error is ErrCorrupt.
 func ParseClock(v []byte) (record []byte, err error) {
-	if len(v) < 4 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
+	record, ok := unsealed(v)
+	if !ok {
 		return nil, fmt.Errorf("%w: its record of the clock is damaged", ErrCorrupt)
 	}
-	return v[4:], nil
+	return record, nil
 }
 
-// withSum returns the checksum of a number, and then the number.
-func withSum(n uint64) []byte {
-	v := append(make([]byte, 4), BigEndian(n)...)
-	Seal(0, v)
-	return v
-}
-
-// checkSum is the inverse of withSum. ok is false if v is damaged.
-func checkSum(v []byte) (n uint64, ok bool) {
-	if len(v) != 12 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
-		return 0, false
+// unsealed returns what follows the checksum of a value. ok is false if the value
+// is damaged.
+func unsealed(v []byte) (b []byte, ok bool) {
+	if len(v) < 4 || binary.BigEndian.Uint32(v) != recordSum(0, v[4:]) {
+		return nil, false
 	}
-	return binary.BigEndian.Uint64(v[4:]), true
+	return v[4:], true
 }
