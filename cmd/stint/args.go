@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint"
 )
 
 // misuse returns an error that sends the user to the command's help.
@@ -31,6 +33,16 @@ func oneID(cmd *cobra.Command, args []string) error {
 		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
 	}
 	return nil
+}
+
+// checkID returns an error if no bucket can have the id. A stint.Shared limit has
+// one bucket, without an id, so it needs a label.
+func checkID(id, label string) error {
+	if id == "" && label != "" {
+		return nil
+	}
+	_, err := stint.AnyID.Canonical(id)
+	return err
 }
 
 func atMostOne(what string) cobra.PositionalArgs {

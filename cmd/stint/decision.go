@@ -95,11 +95,12 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 // decide acts on the bucket of id. When it returns, the file is closed and
 // durable.
 func (f *decideFlags) decide(id string) (stint.Decision, error) {
-	// A stint.Shared limit has one bucket, without an id. It needs a label.
-	if id != "" || f.act != nil || f.limits.name == "" {
-		if _, err := stint.AnyID.Canonical(id); err != nil {
-			return stint.Decision{}, err
-		}
+	label := f.limits.name
+	if f.act != nil {
+		label = "" // spend and its kin need an id
+	}
+	if err := checkID(id, label); err != nil {
+		return stint.Decision{}, err
 	}
 	limit, limited, err := f.limits.resolve(id) // may fail, so it comes before a file is made
 	if err != nil {

@@ -123,13 +123,10 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 func (f *holdFlags) label() string { return cmp.Or(f.name, defaultLabel) }
 
 // change holds the bucket of an id until a time, or ends its hold if the time is
-// zero, and returns how it was before
-// and how it is after that.
+// zero, and returns how it was before and how it is after that.
 func (f *holdFlags) change(id string, until func(decider) time.Time) (before, after stint.Bucket, err error) {
-	if id != "" || f.name == "" { // a stint.Shared limit has one bucket, without an id
-		if _, err := stint.AnyID.Canonical(id); err != nil {
-			return before, after, err
-		}
+	if err := checkID(id, f.name); err != nil {
+		return before, after, err
 	}
 	to, err := f.db.openToGive(f.label())
 	if err != nil {

@@ -48,7 +48,7 @@ limit keeps the number that it has in the export, unless the file uses that numb
 type importFlags struct {
 	db     dbFlags
 	dryRun bool
-	names  []string // arguments of migrate
+	names  map[stint.Name]string // that migrate gives
 }
 
 func (f *importFlags) register(cmd *cobra.Command) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"os"
@@ -66,11 +67,11 @@ func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) 
 // among returns the number of the label that the flags name.
 func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
 	if f.file != "" && f.name == "" {
-		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(numbers))
+		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(maps.Keys(numbers)))
 	}
 	name, ok := numbers[f.label()]
 	if !ok {
-		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(numbers))
+		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(maps.Keys(numbers)))
 	}
 	return name, nil
 }
@@ -235,13 +236,10 @@ func counter() func(label string) (stint.Name, error) {
 }
 
 // labels returns the labels for a sentence.
-func labels(numbers map[string]stint.Name) string {
-	if len(numbers) == 0 {
-		return "none"
-	}
-	all := slices.Sorted(maps.Keys(numbers))
+func labels(of iter.Seq[string]) string {
+	all := slices.Sorted(of)
 	for i, label := range all {
 		all[i] = spell.Line(label)
 	}
-	return strings.Join(all, ", ")
+	return cmp.Or(strings.Join(all, ", "), "none")
 }

@@ -43,9 +43,8 @@ later TAT stays.`,
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values
   stint migrate redis --db quota.db 6=NewOrdersPerAccount 1=NewRegistrationsPerIPAddress < keys-and-values`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f.names = args
-			if _, err := parseNames(args); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if f.names, err = parseNames(args); err != nil {
 				return err
 			}
 			return f.importFrom(cmd, nil, readRedis)
@@ -56,10 +55,7 @@ later TAT stays.`,
 }
 
 func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
-	names, err := parseNames(f.names)
-	if err != nil {
-		return nil, err
-	}
+	names := f.names
 	in := &imported{names: names, changes: map[stint.Key]int64{}}
 	if err := f.addNames(names); err != nil {
 		return nil, err

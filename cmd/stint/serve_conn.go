@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/resp"
@@ -146,19 +145,6 @@ func (c *serveConn) close() {
 			return
 		}
 	}
-}
-
-// size returns the bytes that the connection keeps.
-func (c *serveConn) size() int {
-	n := c.in.Size() + len(c.name) + cap(c.out.Buf) + cap(c.throttles)*int(unsafe.Sizeof(throttle{})) +
-		cap(c.requests)*int(unsafe.Sizeof(stint.Request{})) + cap(c.decisions)*int(unsafe.Sizeof(stint.Decision{}))
-	for _, r := range c.requests {
-		n += len(r.Key.ID)
-	}
-	if c.transaction != nil {
-		n += c.transaction.size + cap(c.transaction.queued)*int(unsafe.Sizeof([][]byte{}))
-	}
-	return n
 }
 
 // Once the server ends, firstCommand is how long it waits for the first command

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -255,4 +256,17 @@ func TestServeMemory(t *testing.T) {
 			require.NotZero(t, most)
 		})
 	}
+}
+
+// size returns the bytes that the connection keeps.
+func (c *serveConn) size() int {
+	n := c.in.Size() + len(c.name) + cap(c.out.Buf) + cap(c.throttles)*int(unsafe.Sizeof(throttle{})) +
+		cap(c.requests)*int(unsafe.Sizeof(stint.Request{})) + cap(c.decisions)*int(unsafe.Sizeof(stint.Decision{}))
+	for _, r := range c.requests {
+		n += len(r.Key.ID)
+	}
+	if c.transaction != nil {
+		n += c.transaction.size + cap(c.transaction.queued)*int(unsafe.Sizeof([][]byte{}))
+	}
+	return n
 }

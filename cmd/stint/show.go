@@ -69,11 +69,8 @@ type shown struct {
 }
 
 func (f *showFlags) show(id string) (found []*shown, err error) {
-	// A stint.Shared limit has one bucket, without an id. It needs a label.
-	if id != "" || f.limits.name == "" {
-		if _, err := stint.AnyID.Canonical(id); err != nil {
-			return nil, err
-		}
+	if err := checkID(id, f.limits.name); err != nil {
+		return nil, err
 	}
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {

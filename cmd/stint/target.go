@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/spf13/cobra"
 
@@ -94,12 +95,8 @@ type notDeclared struct {
 }
 
 func (e notDeclared) Error() string {
-	numbers := map[string]stint.Name{}
-	for name, label := range e.labels {
-		numbers[label] = name
-	}
 	return fmt.Sprintf("process %d, which has the file open, has no limit %q: it has %s; name one with --name",
-		e.pid, e.label, labels(numbers))
+		e.pid, e.label, labels(maps.Values(e.labels)))
 }
 
 // decide acts on the bucket of an id, and closes the target.
