@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -48,15 +47,7 @@ in base64, and "base64":true says so.`,
   stint export | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.look()
-			if err != nil {
-				return err
-			}
-			now, err := timeOf(cmd, store.Store)
-			if err == nil {
-				err = export(cmd, store, now)
-			}
-			return failed(errors.Join(err, store.Close()))
+			return f.read(func(store *readStore, now time.Time) error { return failed(export(cmd, store, now)) })
 		},
 	}
 	f.register(cmd, dbUsage)

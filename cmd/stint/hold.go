@@ -49,7 +49,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 			case len(args) == 0 && (given("for") || f.end):
 				return misuse(cmd, "no ID given: without one, hold lists what is held")
 			case len(args) == 0:
-				return f.list(cmd)
+				return f.db.read(func(store *readStore, now time.Time) error { return f.list(cmd, store, now) })
 			case f.end:
 				return f.endHold(cmd, args[0])
 			case given("for"):
@@ -146,18 +146,10 @@ func (f *holdFlags) change(id string, until func(decider) time.Time) (before, af
 }
 
 // list prints what is held, by label and id.
-func (f *holdFlags) list(cmd *cobra.Command) error {
-	store, err := f.db.look()
-	if err != nil {
-		return err
-	}
+func (f *holdFlags) list(cmd *cobra.Command, store *readStore, now time.Time) error {
 	names := store.Labels()
-	now, err := timeOf(cmd, store.Store)
-	if err != nil {
-		return errors.Join(err, store.Close())
-	}
 	held, err := holds(store, now)
-	if err := errors.Join(err, store.Close()); err != nil {
+	if err != nil {
 		return failed(err)
 	}
 	if _, ok := numberOf(names, f.name); !ok && f.name != "" {

@@ -102,6 +102,19 @@ func (f *dbFlags) look() (*readStore, error) {
 	return store, nil
 }
 
+// read calls do with the file as look opens it, and the time of its buckets.
+func (f *dbFlags) read(do func(store *readStore, now time.Time) error) error {
+	store, err := f.look()
+	if err != nil {
+		return err
+	}
+	now, err := timeOf(f.cmd, store.Store)
+	if err == nil {
+		err = do(store, now)
+	}
+	return errors.Join(err, failed(store.Close()))
+}
+
 // snapshotter is a file, or the program that has it open.
 type snapshotter interface {
 	Snapshot(w io.Writer) (int64, error)

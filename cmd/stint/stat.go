@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,11 +34,13 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
   stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := f.stat(cmd)
-			if err != nil {
-				return err
-			}
-			return f.out.print(cmd, st, st.String())
+			return f.db.read(func(store *readStore, now time.Time) error {
+				st, err := count(cmd, store, now)
+				if err != nil {
+					return failed(err)
+				}
+				return f.out.print(cmd, st, st.String())
+			})
 		},
 	}
 	f.db.register(cmd, dbUsage)
@@ -67,20 +68,7 @@ type limitStat struct {
 	Expired int64      `json:"expired"`
 }
 
-func (f *statFlags) stat(cmd *cobra.Command) (*fileStat, error) {
-	store, err := f.db.look()
-	if err != nil {
-		return nil, err
-	}
-	now, err := timeOf(cmd, store.Store)
-	if err != nil {
-		return nil, errors.Join(err, store.Close())
-	}
-	st, err := f.count(cmd, store, now)
-	return st, failed(errors.Join(err, store.Close()))
-}
-
-func (f *statFlags) count(cmd *cobra.Command, store *readStore, now time.Time) (*fileStat, error) {
+func count(cmd *cobra.Command, store *readStore, now time.Time) (*fileStat, error) {
 	held, err := holds(store, now)
 	if err != nil {
 		return nil, err
