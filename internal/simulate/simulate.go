@@ -3,7 +3,6 @@ package simulate
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -176,44 +175,55 @@ func (s *Simulation) add(load string) error {
 // beginning is when a load begins, for quotas that follow the calendar.
 var beginning = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// newSimulated returns a Limiter in memory. The variable now is its clock, in
-// nanoseconds since the beginning.
-func newSimulated(names stint.Names, now *atomic.Int64) (*stint.Limiter, error) {
-	limits, err := stint.NewLimits(names)
-	if err != nil {
-		return nil, err
-	}
-	return stint.New(stint.NewMemStore(), limits, &stint.Options{
-		Now: func() time.Time { return beginning.Add(time.Duration(now.Load())) },
-	})
-}
-
-// Run decides on all requests with a Limiter.
+// Run has a Limiter in memory decide on all requests.
 func (s *Simulation) Run() (err error) {
-	if s.total != (stint.Limit{}) {
-		return s.runTenants()
-	}
+	const total = stint.Name(1)
 	names := stint.Names{}
-	requests, decisions := make([]stint.Request, len(s.limits)), make([]stint.Decision, len(s.limits))
+	if s.total != (stint.Limit{}) {
+		names[total] = stint.NameSpec{Label: "total", ID: stint.Shared, Limit: s.total}
+	}
+	nameOf := func(i int) stint.Name { return stint.Name(2 + 2*i) }
 	for i, l := range s.limits {
-		name := stint.Name(i + 1)
-		names[name] = stint.NameSpec{Label: fmt.Sprint("limit", i), Limit: l.limit}
-		requests[i] = stint.Request{Key: name.Key("all"), Cost: 1}
+		spec := stint.NameSpec{Label: fmt.Sprint("limit", i), ID: stint.Shared, Limit: l.limit}
+		if l.shared != nil {
+			spec.Label, spec.Parent = l.name, total
+			if l.shared.floor != (stint.Limit{}) {
+				spec.Floor = nameOf(i) + 1
+				names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.shared.floor}
+			}
+		}
+		names[nameOf(i)] = spec
 		l.admitted = make([]bool, len(s.times))
 	}
+	limits, err := stint.NewLimits(names)
+	if err != nil {
+		return err
+	}
 	var now atomic.Int64
-	limiter, err := newSimulated(names, &now)
+	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{
+		Now: func() time.Time { return beginning.Add(time.Duration(now.Load())) },
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, limiter.Close()) }()
 	for i, at := range s.times {
 		now.Store(at)
-		if err := limiter.DoEach(context.Background(), requests, decisions); err != nil {
-			return err
-		}
 		for j, l := range s.limits {
-			l.note(i, &decisions[j])
+			if !l.asks[i] {
+				continue
+			}
+			d, err := limiter.Spend(nameOf(j).Key(""), 1)
+			if err != nil {
+				return err
+			}
+			l.note(i, &d)
+		}
+	}
+	stats := limiter.Stats().Limits
+	for i, l := range s.limits {
+		if l.shared != nil {
+			l.shared.borrowed = stats[nameOf(i)].Allowed - stats[nameOf(i)+1].Allowed // of its floor
 		}
 	}
 	return nil

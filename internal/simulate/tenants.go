@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/chart"
@@ -97,46 +96,6 @@ func readTenants(in *Scenario) (*Simulation, error) {
 		s.limits[a.by].requests++
 	}
 	return s, nil
-}
-
-// runTenants has a Limiter decide on the requests of all tenants.
-func (s *Simulation) runTenants() (err error) {
-	const total = stint.Name(1)
-	names := stint.Names{total: {Label: "total", ID: stint.Shared, Limit: s.total}}
-	class := func(i int) stint.Name { return stint.Name(2 + 2*i) }
-	for i, l := range s.limits {
-		spec := stint.NameSpec{Label: l.name, ID: stint.Shared, Limit: l.limit, Parent: total}
-		if l.shared.floor != (stint.Limit{}) {
-			spec.Floor = class(i) + 1
-			names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.shared.floor}
-		}
-		names[class(i)] = spec
-		l.admitted = make([]bool, len(s.times))
-	}
-	var now atomic.Int64
-	limiter, err := newSimulated(names, &now)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, limiter.Close()) }()
-	for i, at := range s.times {
-		now.Store(at)
-		for j, l := range s.limits {
-			if !l.asks[i] {
-				continue
-			}
-			d, err := limiter.Spend(class(j).Key(""), 1)
-			if err != nil {
-				return err
-			}
-			l.note(i, &d)
-		}
-	}
-	stats := limiter.Stats().Limits
-	for i, l := range s.limits {
-		l.shared.borrowed = stats[class(i)].Allowed - stats[class(i)+1].Allowed // of its floor
-	}
-	return nil
 }
 
 // describe returns the limits of a simulated limit or tenant.
