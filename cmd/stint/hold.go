@@ -67,7 +67,6 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 	return cmd
 }
 
-// holdJSON is what --json prints of a hold.
 type holdJSON struct {
 	Name string `json:"name"`
 	display.JSONID
@@ -86,7 +85,6 @@ type endedJSON struct {
 
 const clockFormat = "2006-01-02 15:04:05 MST"
 
-// hold holds the bucket of an id.
 func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	period, err := spell.Period(f.period)
 	if err != nil || period <= 0 {

@@ -102,7 +102,6 @@ func resets(limits *stint.Limits, now time.Time) string {
 	return text.String()
 }
 
-// checkedJSON is what limits check --json prints.
 type checkedJSON struct {
 	Valid    bool     `json:"valid"`
 	Files    []string `json:"files"`
@@ -194,7 +193,6 @@ func withLines(names, before map[stint.Name]string) error {
 	return nil
 }
 
-// parseNames reads NUMBER=LABEL arguments.
 func parseNames(args []string) (map[stint.Name]string, error) {
 	names, labels := map[stint.Name]string{}, map[string]bool{}
 	for _, arg := range args {

@@ -189,7 +189,6 @@ func (l *waiter) later(last int64, now time.Time) bool {
 	return l.limit.FollowsCalendar() && last >= end.UnixNano()
 }
 
-// label returns the label of the turns.
 func (l *waiter) label() string { return l.f.limits.label() + lineSuffix }
 
 // last returns the last turn of the id, or 0 if there is none.

@@ -209,7 +209,6 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	return r, unread, errors.Join(err, storeFailed(r.Close()))
 }
 
-// read reads one log.
 func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress progress) error {
 	in := stdin
 	if log != "-" {

@@ -333,7 +333,6 @@ func (s *server) reloads(ctx context.Context, f *serveFlags, signals <-chan os.S
 	}
 }
 
-// reload loads the limits files again.
 func (s *server) reload(f *serveFlags) error {
 	if f.limits.file == "" {
 		return errors.New("there is no --limits")

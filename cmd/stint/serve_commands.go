@@ -90,7 +90,6 @@ func init() { // the methods refer to served
 	}
 }
 
-// do answers a command.
 func (c *serveConn) do(command [][]byte) {
 	var buffer [16]byte
 	name := lower(buffer[:0], command[0])
@@ -137,7 +136,6 @@ func (c *serveConn) collects(name string, command [][]byte) bool {
 	return true
 }
 
-// wrongCount writes the error of a command with a wrong number of arguments.
 func (c *serveConn) wrongCount() {
 	c.out.Error(fmt.Sprintf("ERR wrong number of arguments for '%s' command", c.doing))
 }

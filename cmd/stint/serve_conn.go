@@ -102,7 +102,6 @@ func (c *serveConn) serve() {
 	}
 }
 
-// send sends the replies.
 func (c *serveConn) send() error {
 	if len(c.out.Buf) == 0 {
 		return nil

@@ -91,7 +91,6 @@ func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.De
 	c.out.Bulk(spec.Label)
 }
 
-// reset is STINT.RESET.
 func (c *serveConn) reset(args [][]byte) {
 	if len(args)%2 != 0 {
 		c.wrongCount()
@@ -199,7 +198,6 @@ func (c *serveConn) wait(args [][]byte) {
 	}
 }
 
-// wholeSeconds reads a number of seconds.
 func wholeSeconds(arg []byte) (time.Duration, error) {
 	n, err := strconv.ParseInt(string(arg), 10, 64)
 	if err != nil || n < 0 {
@@ -208,7 +206,6 @@ func wholeSeconds(arg []byte) (time.Duration, error) {
 	return time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second, nil
 }
 
-// done writes OK, or the error.
 func (c *serveConn) done(err error) {
 	if err != nil {
 		c.failed(err)

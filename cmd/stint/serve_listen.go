@@ -114,7 +114,6 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 	return ls, nil
 }
 
-// groupID returns the number of a group.
 func groupID(name string) (int, error) {
 	group, err := user.LookupGroup(name)
 	if err != nil {

@@ -253,7 +253,6 @@ func (c *serveConn) neverAllowed(t throttle) {
 	c.answer(&t, &d)
 }
 
-// answer writes the reply of the command.
 func (c *serveConn) answer(t *throttle, d *stint.Decision) {
 	c.out.Array(5)
 	if !t.gcra {

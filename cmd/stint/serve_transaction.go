@@ -44,7 +44,6 @@ func (c *serveConn) queue(name string, command [][]byte) {
 	c.transaction.wrong = true
 }
 
-// multi is MULTI.
 func (c *serveConn) multi(_ [][]byte) {
 	if c.transaction != nil {
 		c.out.Error("ERR MULTI calls can not be nested")
@@ -81,7 +80,6 @@ func (c *serveConn) exec(_ [][]byte) {
 	}
 }
 
-// discard is DISCARD.
 func (c *serveConn) discard(_ [][]byte) {
 	if c.transaction == nil {
 		c.out.Error("ERR DISCARD without MULTI")

@@ -119,7 +119,6 @@ func (b *bucket) until(tokens int64) time.Duration {
 	return max(0, b.fullIn+time.Duration(tokens)*b.limit.Interval()-b.limit.Tolerance())
 }
 
-// words returns the share of a bucket in one line.
 func (s *shareOf) words(ceiling *bucket) string {
 	var parts []string
 	if s.Own != nil {

@@ -65,7 +65,6 @@ and borrowed.`,
 	return cmd
 }
 
-// read returns the simulation of the flags and arguments.
 func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulate.Simulation, error) {
 	if err := errors.Join(exclusive(cmd, "scenario", "load"), f.out.misused(cmd)); err != nil {
 		return nil, err

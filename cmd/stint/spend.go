@@ -22,7 +22,6 @@ or has a queue.`,
 	return cmd
 }
 
-// spendUpTo spends as many tokens as there are, up to the cost.
 func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
 	r.Mode = stint.UpTo
 	return l.SpendAll(r)

@@ -48,7 +48,6 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
 	return cmd
 }
 
-// fileStat is the output of stat.
 type fileStat struct {
 	File      string      `json:"file"`
 	PID       int         `json:"pid,omitempty"` // of the program that has it open

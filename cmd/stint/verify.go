@@ -110,7 +110,6 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	return f.out.print(cmd, asJSON, found.words(path))
 }
 
-// verifiedJSON is the output of verify --json.
 type verifiedJSON struct {
 	File          string         `json:"file"`
 	Sound         bool           `json:"sound"`
@@ -121,7 +120,6 @@ type verifiedJSON struct {
 	WithoutSums   []string       `json:"without_sums,omitempty"`
 }
 
-// salvagedJSON is the output of verify --repair --json.
 type salvagedJSON struct {
 	File     string   `json:"file"`
 	Repaired string   `json:"repaired"`

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build describes the build of the program.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"` // of version control, if known

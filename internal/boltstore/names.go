@@ -124,7 +124,6 @@ func (s *Store) changeNames(change func(labels map[uint16]string) error) error {
 	return nil
 }
 
-// current returns the labels in the file.
 func (n *names) current(s *Store) (map[uint16]string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -101,7 +101,6 @@ func (s *Store) InPlace() error {
 	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
 }
 
-// save saves entries.
 func (s *Store) save(entries []format.Entry) error {
 	s.saves.mu.Lock()
 	defer s.saves.mu.Unlock()

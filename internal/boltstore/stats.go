@@ -24,7 +24,6 @@ type FileStats struct {
 	Err         error
 }
 
-// stats count what was done.
 type stats struct {
 	mu                              sync.Mutex
 	checkpoints, swept, compactions activity

@@ -167,7 +167,6 @@ func (r *reader) label(name uint16) {
 	}
 }
 
-// record reads a record of the journal.
 func (r *reader) record(e item) {
 	seq, err := format.Uint64(e.key)
 	if err != nil || e.bucket {
@@ -300,7 +299,6 @@ func (r *reader) tree(id uint64) iter.Seq[item] {
 	}
 }
 
-// items yields the items of a leaf.
 func items(page []byte) iter.Seq[item] {
 	return func(yield func(item) bool) {
 		for i := range bboltpage.Count(page) {

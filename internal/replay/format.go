@@ -208,7 +208,6 @@ func (f Format) source(note func(string)) (src source, err error) {
 	return src, nil
 }
 
-// costOf reads the cost of a line.
 func costOf(text []byte) (int64, error) {
 	if text == nil {
 		return 0, errNoCost
@@ -249,7 +248,6 @@ func matched(pattern *regexp.Regexp, text []byte) []byte {
 	return text[m[0]:m[1]]
 }
 
-// jsonLines are objects, one in a line.
 type jsonLines struct {
 	object map[string]json.RawMessage
 	at     string            // the field of the time

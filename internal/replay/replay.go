@@ -62,7 +62,6 @@ type Replay struct {
 	timeline *timeline         // nil without a chart
 }
 
-// counts are requests.
 type counts struct {
 	allowed, denied int64
 	tokens          int64 // tokens of the allowed requests

@@ -87,7 +87,6 @@ var (
 	lastRepeated   = regexp.MustCompile(`^(?:--- )?last message repeated ([0-9]+) times?(?: ---)?$`)
 )
 
-// repeats reads how often a message was repeated.
 func repeats(text []byte) (int64, error) {
 	n, ok := wholeNumber(text)
 	if !ok || n > mostRepeats {

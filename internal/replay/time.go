@@ -107,7 +107,6 @@ func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	return t.before, nil
 }
 
-// years returns the inferred years in words.
 func (t *logTime) years() string {
 	if t.first == t.last {
 		return strconv.Itoa(t.first)

@@ -42,7 +42,6 @@ type simulated struct {
 	shared      *shared       // of a tenant
 }
 
-// note notes the decision on a request.
 func (l *simulated) note(request int, d *stint.Decision) {
 	l.admitted[request] = d.Allowed
 	if d.Allowed {

@@ -37,7 +37,6 @@ type shared struct {
 	borrowed int64       // requests that were admitted on loan
 }
 
-// readTenants returns the simulation of tenants.
 func readTenants(in *Scenario) (*Simulation, error) {
 	switch {
 	case len(in.Limits)+len(in.Load) > 0:

@@ -11,7 +11,6 @@ import (
 	"github.com/stint-go/stint/internal/display"
 )
 
-// span returns the instants at which a chart begins and ends.
 func (s *Simulation) span() (from, to int64) {
 	return s.times[0], max(s.end, s.times[len(s.times)-1])
 }
