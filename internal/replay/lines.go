@@ -86,61 +86,16 @@ func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 	return long, long, err
 }
 
-// ReadAhead reads r in a goroutine, a few buffers ahead, until ctx ends. So a
-// signal need not wait for a pipe without input. Unpacking also runs at the
-// same time as the decisions.
+// ReadAhead reads r in a goroutine, until ctx ends. So a signal need not wait for
+// a pipe without input. Unpacking also runs at the same time as the decisions:
+// the Reader has space for a whole part, so that the next one is read meanwhile.
 func ReadAhead(ctx context.Context, r io.Reader) *bufio.Reader {
-	a := &ahead{ctx: ctx, full: make(chan part, aheadBuffers), empty: make(chan []byte, aheadBuffers)}
-	for range aheadBuffers {
-		a.empty <- make([]byte, 1<<17)
-	}
+	const part = 1 << 17
+	out, in := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = in.CloseWithError(ctx.Err()) })
 	go func() {
-		for {
-			select {
-			case buffer := <-a.empty:
-				n, err := r.Read(buffer)
-				a.full <- part{buffer, buffer[:n], err} // full has space for all buffers
-				if err != nil {
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
+		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, part))
+		_ = in.CloseWithError(err)
 	}()
-	return bufio.NewReaderSize(a, 1<<16)
-}
-
-const aheadBuffers = 4
-
-type part struct {
-	buffer, rest []byte
-	err          error // after the rest
-}
-
-type ahead struct {
-	ctx   context.Context
-	full  chan part
-	empty chan []byte
-	part
-}
-
-func (a *ahead) Read(p []byte) (int, error) {
-	for len(a.rest) == 0 {
-		if a.err != nil {
-			return 0, a.err
-		}
-		if a.buffer != nil {
-			a.empty <- a.buffer
-			a.buffer = nil
-		}
-		select {
-		case a.part = <-a.full:
-		case <-a.ctx.Done():
-			return 0, a.ctx.Err()
-		}
-	}
-	n := copy(p, a.rest)
-	a.rest = a.rest[n:]
-	return n, nil
+	return bufio.NewReaderSize(out, 2*part)
 }
