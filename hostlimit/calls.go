@@ -19,7 +19,10 @@ type caller interface {
 }
 
 // methods are those of a Limiter. Each makes one Call.
-type methods struct{ caller }
+type methods struct {
+	caller
+	failOpen bool // the answer of Allow if Spend returns an error
+}
 
 // call makes a call, if it fits into a message: an owner may be a guest next time.
 func (m methods) call(ctx context.Context, c *wire.Call) error {
@@ -27,6 +30,12 @@ func (m methods) call(ctx context.Context, c *wire.Call) error {
 		return err
 	}
 	return m.do(ctx, c)
+}
+
+// Allow is stint.Limiter.Allow.
+func (m methods) Allow(key stint.Key) bool {
+	d, err := m.Spend(key, 1)
+	return d.Allowed || err != nil && m.failOpen
 }
 
 // Spend is stint.Limiter.Spend.

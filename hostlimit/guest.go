@@ -46,7 +46,7 @@ func asking(c *conn, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{opts: o, closed: make(chan struct{})}
-	l.methods = methods{guest{limiter: l, conn: c}}
+	l.methods = methods{guest{limiter: l, conn: c}, o.LimiterOptions.FailOpen}
 	l.limits.Store(declare(limits))
 	l.put(&backend{conn: c, limits: limits})
 	return l, nil

@@ -96,23 +96,12 @@ type spender interface {
 
 // put replaces the backend. b is nil if there is none now.
 func (l *Limiter) put(b *backend) {
-	front := spender(distant{l.methods, l.opts.LimiterOptions.FailOpen})
+	front := spender(l.methods)
 	if b != nil && b.limiter != nil {
 		front = b.limiter
 	}
 	l.now.Store(b)
 	l.front.Store(&front)
-}
-
-// distant is the spender of a process that is not the owner.
-type distant struct {
-	methods
-	failOpen bool
-}
-
-func (o distant) Allow(key stint.Key) bool {
-	d, err := o.Spend(key, 1)
-	return d.Allowed || err != nil && o.failOpen
 }
 
 // Allow is stint.Limiter.Allow. Options.LimiterOptions.FailOpen is the answer

@@ -150,7 +150,10 @@ func (s *Server) watch() {
 		err := s.limiter.InPlace()
 		switch {
 		case replaced(err):
-			go s.retire(err)
+			go func() {
+				s.shut()
+				s.gone(err)
+			}()
 			return
 		case err != nil:
 			continue // the Limiter makes a removed file anew
@@ -186,12 +189,6 @@ func (s *Server) tellTime() {
 // path.
 func replaced(err error) bool {
 	return errors.Is(err, stint.ErrGone) && !errors.Is(err, fs.ErrNotExist)
-}
-
-// retire ends the Server because another file is in the place of this one.
-func (s *Server) retire(err error) {
-	s.shut()
-	s.gone(err)
 }
 
 func (s *Server) isClosing() bool {

@@ -38,7 +38,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
-	l.methods = methods{l}
+	l.methods = methods{l, o.LimiterOptions.FailOpen}
 	l.limits.Store(declare(limits))
 	l.base = limits
 	l.put(nil)
