@@ -230,7 +230,7 @@ func TestDebtsOfNamesDeclaredLater(t *testing.T) {
 					c.mend()
 					l.comesBack(t)
 				}
-				aways := l.node.Aways()
+				aways := l.node.Aways.Load()
 				require.NoError(t, l.SetLimits(hourly(t, perID, other)))
 				if back == "after SetLimits" {
 					c.mend()
@@ -242,7 +242,7 @@ func TestDebtsOfNamesDeclaredLater(t *testing.T) {
 				require.NoError(t, l.SetLimits(hourly(t, perID, other)))
 				l.isChargedFor(t, other)
 				require.EqualValues(t, 20, l.Stats().Charged, "each once")
-				require.Equal(t, aways, l.node.Aways(), "a charge is no outage")
+				require.Equal(t, aways, l.node.Aways.Load(), "a charge is no outage")
 				require.NoError(t, l.Close())
 			})
 		}

@@ -100,7 +100,7 @@ func (l *Limiter) carryOut(t *trip) {
 		return
 	}
 	for {
-		o, aways := l.node.Of(t.rs[0].key), l.node.Aways()
+		o, aways := l.node.Of(t.rs[0].key), l.node.Aways.Load()
 		if l.whileAway(t, o, nil) {
 			return
 		}
@@ -113,7 +113,7 @@ func (l *Limiter) carryOut(t *trip) {
 			l.answered(t)
 			return
 		}
-		if l.whileAway(t, o, t.Err) || !errors.Is(t.Err, ErrAway) || l.node.Aways() == aways {
+		if l.whileAway(t, o, t.Err) || !errors.Is(t.Err, ErrAway) || l.node.Aways.Load() == aways {
 			return
 		}
 		t.Err = nil

@@ -62,10 +62,9 @@ type Stats struct {
 
 // Stats returns the counts. It asks no server.
 func (l *Limiter) Stats() Stats {
-	gone := l.node.Stats()
 	s := Stats{
-		Trips: l.server.Trips.Load(), Outages: gone.Aways, Away: gone.Away, AwayShare: gone.Shared, AwayOpen: l.open.Load(),
-		Charged: gone.Charged,
+		Trips: l.server.Trips.Load(), Outages: l.node.Aways.Load(), Away: l.node.TimeAway(),
+		AwayShare: l.node.Shared.Load(), AwayOpen: l.open.Load(), Charged: l.node.Charged.Load(),
 	}
 	if since := l.node.Since(); since != 0 {
 		s.AwaySince = time.Unix(0, since)

@@ -90,7 +90,7 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 			parts[0].Hold = b.HeldUntil.Sub(n.Local.Now())
 		}
 	}
-	n.shared.Add(1)
+	n.Shared.Add(1)
 	return nil
 }
 

@@ -90,9 +90,13 @@ type Node struct {
 	whole  Outage // of a single server, and of a cluster until its shards are known
 	shards shards
 
-	under                        atomic.Int32 // outages under way
-	aways, gone, shared, charged atomic.Int64
-	charges                      atomic.Int64 // buckets whose charge was answered
+	under   atomic.Int32 // outages under way
+	gone    atomic.Int64 // nanoseconds of those that have ended
+	charges atomic.Int64 // buckets whose charge was answered
+
+	Aways   atomic.Int64 // outages
+	Shared  atomic.Int64 // decisions of this machine
+	Charged atomic.Int64 // debts that ended
 }
 
 // ownBit is set in the Name of an own bucket. The seen bucket's Name is the

@@ -123,7 +123,7 @@ func (o *Outage) mark() {
 	o.began.Store(o.node.Elapsed())
 	o.away.Store(true)
 	o.node.under.Add(1)
-	o.node.aways.Add(1)
+	o.node.Aways.Add(1)
 }
 
 // end lets calls wait for the server again. The caller holds Node.mu.
@@ -202,9 +202,6 @@ func (n *Node) patience() time.Duration { return max(n.Timeout, min(10*n.Timeout
 // Under reports whether any outage is under way.
 func (n *Node) Under() bool { return n.under.Load() > 0 }
 
-// Aways returns the number of outages, with those that have ended.
-func (n *Node) Aways() int64 { return n.aways.Load() }
-
 // Since returns when the server went away, or the first of the shards that
 // are away. It returns 0 if none is away.
 func (n *Node) Since() (since int64) {
@@ -216,22 +213,13 @@ func (n *Node) Since() (since int64) {
 	return since
 }
 
-// Stats are counts since Open.
-type Stats struct {
-	Aways   int64         // outages
-	Away    time.Duration // their time, until now
-	Shared  int64         // decisions of this machine
-	Charged int64         // debts that ended
-}
-
-// Stats returns the counts.
-func (n *Node) Stats() Stats {
-	s := Stats{n.aways.Load(), time.Duration(n.gone.Load()), n.shared.Load(), n.charged.Load()}
-	now := n.Elapsed()
+// TimeAway returns the time of all outages, until now.
+func (n *Node) TimeAway() time.Duration {
+	away, now := n.gone.Load(), n.Elapsed()
 	for _, o := range n.Outages() {
 		if o.away.Load() {
-			s.Away += time.Duration(max(0, now-o.began.Load()))
+			away += max(0, now-o.began.Load())
 		}
 	}
-	return s
+	return time.Duration(away)
 }

@@ -291,6 +291,6 @@ func (n *Node) paid(debts []Debt) {
 		if err != nil || err2 != nil || n.setDebt(OwnKey(c.Key), d.own, script.Instant(full), since) != nil {
 			continue // it is charged again
 		}
-		n.charged.Add(1)
+		n.Charged.Add(1)
 	}
 }

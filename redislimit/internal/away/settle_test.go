@@ -264,7 +264,7 @@ func TestSettleRefused(t *testing.T) {
 		require.ErrorIs(t, n.Whole().settle(time.Minute, n.Whole().end), s.refuses)
 		require.True(t, n.Whole().Away())
 		require.Positive(t, n.owes(t, "a"))
-		require.Zero(t, n.Stats().Charged)
+		require.Zero(t, n.Charged.Load())
 	}
 	s.refuses = script.WrongKey{Key: "a", Why: "is no string"}
 	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
