@@ -10,6 +10,3 @@ func peerUID(fd int) (uid int, known bool, err error) {
 	}
 	return int(cred.Uid), true, nil
 }
-
-// openFolder is the flag to open a folder only to reach what is in it.
-const openFolder = unix.O_PATH

@@ -4,6 +4,3 @@ package hostlimit
 
 // peerUID does not know the user. The mode of the socket keeps others out.
 func peerUID(int) (uid int, known bool, err error) { return 0, false, nil }
-
-// openFolder is the flag to open a folder only to reach what is in it.
-const openFolder = 0

@@ -47,15 +47,13 @@ func shorten(path string) (short string, done func(), err error) {
 	if len(path) <= maxSocketPath {
 		return path, func() {}, nil
 	}
-	folder, err := os.OpenFile(filepath.Dir(path), openFolder, 0)
-	if err != nil {
-		return "", nil, err
+	if folder, err := os.Open(filepath.Dir(path)); err == nil {
+		open := "/proc/self/fd/" + strconv.Itoa(int(folder.Fd()))
+		if _, err := os.Stat(open + "/."); err == nil {
+			return open + "/" + filepath.Base(path), func() { folder.Close() }, nil
+		}
+		folder.Close()
 	}
-	open := "/proc/self/fd/" + strconv.Itoa(int(folder.Fd()))
-	if _, err := os.Stat(open + "/."); err == nil {
-		return open + "/" + filepath.Base(path), func() { folder.Close() }, nil
-	}
-	folder.Close()
 	return shortenByLink(path)
 }
 
