@@ -26,13 +26,9 @@ type (
 	}
 )
 
-// guarded is a Client that outlives mistakes: a call that a cluster would
-// refuse is not made, and a panic of the library is an error of the call. Every
-// call of this package goes through it.
-type guarded struct {
-	Client
-	spread func() bool // keys of several slots must not share a call
-}
+// guarded is a Client of which a panic is an error of the call. Every call of this
+// package goes through it.
+type guarded struct{ Client }
 
 // caught turns a panic into an error.
 func caught(err *error) {
@@ -41,23 +37,8 @@ func caught(err *error) {
 	}
 }
 
-func (g guarded) check(keys []string) error {
-	if len(keys) < 2 || !g.spread() {
-		return nil
-	}
-	for _, key := range keys[1:] {
-		if Slot(key) != Slot(keys[0]) {
-			return fmt.Errorf("%w: keys %q and %q are in different slots", ErrCrossSlot, keys[0], key)
-		}
-	}
-	return nil
-}
-
 func (g guarded) Eval(ctx context.Context, command, script string, keys, args []string) (reply any, err error) {
 	defer caught(&err)
-	if err := g.check(keys); err != nil {
-		return nil, err
-	}
 	return g.Client.Eval(ctx, command, script, keys, args)
 }
 
@@ -67,9 +48,6 @@ func (g guarded) EvalWait(ctx context.Context, command, script string, keys, arg
 	c, ok := g.Client.(SyncClient)
 	if !ok {
 		return nil, 0, fmt.Errorf("redislimit: durability synced: %T is no SyncClient", g.Client)
-	}
-	if err := g.check(keys); err != nil {
-		return nil, 0, err
 	}
 	return c.EvalWait(ctx, command, script, keys, args, replicas, timeout)
 }

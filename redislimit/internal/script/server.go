@@ -59,10 +59,8 @@ type Server struct {
 
 // NewServer returns a Server that uses the client, and never closes it.
 func NewServer(client Client, c Config) *Server {
-	s := &Server{Config: c, Pace: 2 * time.Millisecond}
-	s.client = guarded{client, s.Spreads}
-	s.lanes.of = make(map[laneOf]*lane)
-	return s
+	return &Server{client: guarded{client}, Config: c, Pace: 2 * time.Millisecond,
+		lanes: lanes{of: make(map[laneOf]*lane)}}
 }
 
 // CanSync reports whether trips may be synced.
