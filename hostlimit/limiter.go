@@ -199,14 +199,12 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if err := checkLabels(limits.Names()); err != nil {
 		return err
 	}
-	with := limits
-	return l.change(func(own *stint.Limits) (_ *stint.Limits, err error) {
+	return l.change(func(own *stint.Limits) (*stint.Limits, error) {
 		if err := wire.Mismatch(limits.Names(), own.Names()); err != nil {
 			return nil, err
 		}
-		with, err = l.withPlans(limits)
-		return with, err
-	}, func(o *stint.Limiter) error { return o.SetLimits(with) }, func(*stint.Limits) { l.base = limits })
+		return l.withPlans(limits)
+	}, (*stint.Limiter).SetLimits, func(*stint.Limits) { l.base = limits })
 }
 
 // checkLabels returns an error for a label that the protocol cannot carry.
@@ -239,7 +237,7 @@ func (l *Limiter) SetOverrides(overrides ...stint.Override) error {
 			err = l.asOwner(with, overrides)
 		}
 		return with, err
-	}, func(o *stint.Limiter) error { return o.SetOverrides(overrides...) },
+	}, func(o *stint.Limiter, _ *stint.Limits) error { return o.SetOverrides(overrides...) },
 		func(with *stint.Limits) { l.keepPlans(with, overrides) })
 }
 
@@ -287,7 +285,8 @@ func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error 
 // owner of new ones. done is called with the new limits, while changing is
 // locked. After ErrNotDurable the new limits are in force, too.
 func (l *Limiter) change(
-	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter) error, done func(*stint.Limits),
+	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter, *stint.Limits) error,
+	done func(*stint.Limits),
 ) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -305,7 +304,7 @@ func (l *Limiter) change(
 	switch b := l.now.Load(); {
 	case b == nil: // the next owner compares the Names
 	case b.limiter != nil:
-		if err = of(b.limiter); errors.Is(err, stint.ErrClosed) {
+		if err = of(b.limiter, limits); errors.Is(err, stint.ErrClosed) {
 			err = nil
 		}
 		if err != nil && !errors.Is(err, stint.ErrNotDurable) {
