@@ -176,7 +176,7 @@ func (s *Server) tellTime() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if c.greeted.Load() && c.behind() && c.telling.CompareAndSwap(false, true) {
+		if c.behind() && c.telling.CompareAndSwap(false, true) {
 			s.running.Go(func() {
 				c.tell(c.out.Send, 0)
 				c.telling.Store(false)

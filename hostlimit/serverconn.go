@@ -47,17 +47,15 @@ type serverConn struct {
 	relief  *time.Timer    // calls relieve
 
 	base    time.Time
-	greeted atomic.Bool  // the guest has its answer to the hello
-	told    atomic.Int64 // offset of the owner's clock from base that the guest knows
+	told    atomic.Int64 // offset of the owner's clock from base that the guest knows; 0 before its Welcome
 	telling atomic.Bool  // a goroutine of Server.watch tells it
 
 	mu       sync.Mutex
-	reader   int         // changes when another goroutine takes over reading
 	inside   bool        // the reader carries out a call
 	calls    int64       // that the reader has begun to carry out
 	seen     int64       // calls when relieve was here
 	watched  bool        // relief is set
-	stuck    int         // calls that a former reader still carries out
+	stuck    bool        // a former reader still carries out a call
 	names    stint.Names // that the owner does not declare
 	leaving  bool
 	parted   bool // the guest has given the owner up, and lives on
@@ -100,7 +98,7 @@ func (c *serverConn) refuse(err error) {
 func (c *serverConn) serve() {
 	err := c.hello()
 	if err == nil {
-		c.running.Go(func() { c.read(0) })
+		c.running.Go(c.read)
 		err = <-c.over
 	}
 	c.server.remove(c)
@@ -115,7 +113,7 @@ func (c *serverConn) serve() {
 
 // read begins the calls that come, until the connection is over or another
 // goroutine has taken over.
-func (c *serverConn) read(reader int) {
+func (c *serverConn) read() {
 	call := new(wire.Call)
 	for {
 		first := !c.frames.Buffered() // of the calls that have come together
@@ -128,7 +126,7 @@ func (c *serverConn) read(reader int) {
 			c.tell(c.out.Add, 0)
 		}
 		if err == nil {
-			call, mine, err = c.handle(&f, reader, call)
+			call, mine, err = c.handle(&f, call)
 		}
 		switch {
 		case !mine:
@@ -165,11 +163,8 @@ func (c *serverConn) relieve() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inside && c.calls == c.seen {
-		c.inside = false
-		c.stuck++
-		c.reader++
-		reader := c.reader
-		c.running.Go(func() { c.read(reader) })
+		c.inside, c.stuck = false, true
+		c.running.Go(c.read)
 	}
 	if c.watched = c.inside; c.watched {
 		c.seen = c.calls
@@ -244,11 +239,7 @@ func (c *serverConn) hello() error {
 	for _, part := range wire.Split(ours) {
 		c.out.Send(wire.OpPart, 0, func(b []byte) []byte { return wire.AppendNames(b, part, true) })
 	}
-	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte {
-		b = c.appendTime(b, w)
-		c.greeted.Store(true)
-		return b
-	})
+	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte { return c.appendTime(b, w) })
 }
 
 // clock returns the time of the owner's clock, and its offset from base.
@@ -258,11 +249,11 @@ func (c *serverConn) clock() (now time.Time, offset int64) {
 }
 
 // behind reports whether the owner's clock has stepped since the guest has last
-// been told the time. The guest must have its answer to the hello.
+// been told the time.
 func (c *serverConn) behind() bool {
 	_, offset := c.clock()
-	step := offset - c.told.Load()
-	return max(step, -step) > int64(time.Millisecond)
+	told := c.told.Load()
+	return told != 0 && max(offset-told, told-offset) > int64(time.Millisecond)
 }
 
 // tell tells the guest the time, after a ping at the guest's time asked, or
@@ -342,7 +333,7 @@ func (c *serverConn) leave() {
 
 // handle begins a call. An error ends the connection. If mine is false, another
 // goroutine reads now. call has space for the call, and next for the one after it.
-func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *wire.Call, mine bool, err error) {
+func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mine bool, err error) {
 	switch f.Op {
 	case wire.OpPing:
 		asked, err := f.Body.Ping()
@@ -376,8 +367,8 @@ func (c *serverConn) handle(f *wire.Frame, reader int, call *wire.Call) (next *w
 		c.carryOut(ctx, call, true)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.reader != reader {
-			c.stuck--
+		if !c.inside { // another reader has begun, which carries out nothing itself until this one has ended
+			c.stuck = false
 			return nil, false, nil
 		}
 		c.inside = false
@@ -407,7 +398,7 @@ func (c *serverConn) begin(call *wire.Call) (ctx context.Context, here bool, err
 	var end context.CancelFunc
 	switch spends := call.Op == wire.OpSpend || call.Op == wire.OpEach; {
 	case spends && !c.mayCommit(call.Requests):
-		here = c.stuck == 0
+		here = !c.stuck
 	case call.Op == wire.OpWait && call.Within >= 0:
 		ctx, end = context.WithTimeout(ctx, call.Within)
 	case call.Op == wire.OpWait || call.MayEnd:
