@@ -117,7 +117,7 @@ func (ns Names) WithLimits(limits map[Name]Limit) Names {
 func (ns Names) Key(name Name, id string) (Key, error) {
 	spec, declared := ns[name]
 	if !declared || name == 0 {
-		return Key{}, fmt.Errorf("%w %d, for the id %s", ErrUnknownName, name, spell.Quote(id))
+		return Key{}, notDeclared(name, id)
 	}
 	canonical, err := spell.Canonical(spec.format(), id)
 	if err != nil {
@@ -131,8 +131,16 @@ func (ns Names) Key(name Name, id string) (Key, error) {
 func (ns Names) CanonicalOverride(name Name, given string) (string, error) {
 	spec, declared := ns[name]
 	if !declared {
-		return "", fmt.Errorf("%w %d, for the id %s", ErrUnknownName, name, spell.Quote(given))
+		return "", notDeclared(name, given)
 	}
+	return spec.canonicalOverride(given)
+}
+
+func notDeclared(name Name, id string) error {
+	return fmt.Errorf("%w %d, for the id %s", ErrUnknownName, name, spell.Quote(id))
+}
+
+func (spec NameSpec) canonicalOverride(given string) (string, error) {
 	if spec.Override == nil {
 		return spell.Canonical(spec.format(), given)
 	}

@@ -125,7 +125,7 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 var errReadOnly = errors.New("stint: ReadOnly is for OpenBolt: a Limiter has to write")
 
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
-	store, err := OpenBolt(path, limits.names, &o)
+	store, err := OpenBolt(path, limits.Names(), &o)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 	}
 	l.putInForce(limits)
 	l.base = limits
-	if err := store.Declare(limits.names); err != nil {
+	if err := store.Declare(limits.Names()); err != nil {
 		return nil, err
 	}
 	l.events = &emitter{clock: l.clock}

@@ -24,8 +24,8 @@ type Override struct {
 // Limits are the limits of a program, a default for each Name and overrides.
 // They are immutable: With returns a copy, and Limiter.SetLimits replaces them.
 type Limits struct {
-	names     Names
 	order     []Name      // all that are declared
+	specs     []NameSpec  // by index in order
 	rules     []rule      // in the book when the Limits were made
 	book      *rulebook   // shared with the results of With
 	settings  []settings  // by Name
@@ -62,10 +62,11 @@ const (
 // its other ids are not limited.
 func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	book := newRulebook()
-	declared := make(Names, len(names)) // not nil: withNames adds to a clone of it
-	maps.Copy(declared, names)
-	ls := &Limits{names: declared, rules: book.rules, book: book}
+	ls := &Limits{rules: book.rules, book: book}
 	b := limitsBuilder{ls, names.mistakes()}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		b.declare(name, names[name])
+	}
 	var trees int
 	var wrong map[uint16][]string
 	ls.members, trees, wrong = names.members()
@@ -80,13 +81,13 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 		o := &overrides[i]
 		lists[o.Key.Name] = append(lists[o.Key.Name], o)
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		spec := names[name]
+	for i, name := range ls.order {
+		l := ls.specs[i].Limit
 		isFloor := ls.member(name).role == floorRole // without a limit it promises nothing
-		if spec.Limit == (Limit{}) && lists[name] == nil && !isFloor {
+		if l == (Limit{}) && lists[name] == nil && !isFloor {
 			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
 		}
-		b.declare(name, spec, cmp.Or(spec.Limit, Unlimited))
+		ls.settings[name].rule = b.rule(name, nil, cmp.Or(l, Unlimited))
 	}
 	for _, name := range slices.Sorted(maps.Keys(lists)) {
 		b.override(name, lists[name])
@@ -105,25 +106,24 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 // number that is declared under another label is ErrNameMismatch.
 func (ls *Limits) withNames(names Names) (*Limits, error) {
 	with := *ls
-	with.names, with.settings = maps.Clone(ls.names), slices.Clone(ls.settings)
-	with.order, with.overrides = slices.Clone(ls.order), slices.Clone(ls.overrides)
+	with.settings, with.overrides = slices.Clone(ls.settings), slices.Clone(ls.overrides)
+	with.order, with.specs = slices.Clone(ls.order), slices.Clone(ls.specs)
 	b := limitsBuilder{ls: &with}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
 		if with.declares(name) {
-			if has := ls.names[name].Label; has != spec.Label {
+			if with.label(name) != spec.Label {
 				b.wrong(name, fmt.Errorf("%w: %d has this label, not %s", ErrNameMismatch, name, spell.Quote(spec.Label)))
 			}
 			continue
 		}
 		spec.Limit = Unlimited
-		with.names[name] = spec
-		b.declare(name, spec, spec.Limit)
+		b.declare(name, spec)
 		if spec.Parent != 0 || spec.Floor != 0 {
 			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
 		}
 	}
-	if errs := append(b.errs, with.names.mistakes()...); errs != nil {
+	if errs := append(b.errs, with.Names().mistakes()...); errs != nil {
 		return nil, errors.Join(errs...)
 	}
 	return &with, nil
@@ -180,7 +180,11 @@ func (b *limitsBuilder) canonical(overrides []Override) []Override {
 	for _, o := range all {
 		given := o.Key
 		var err error
-		o.Key.ID, err = b.ls.names.CanonicalOverride(given.Name, given.ID)
+		if spec, ok := b.ls.Spec(given.Name); ok {
+			o.Key.ID, err = spec.canonicalOverride(given.ID)
+		} else {
+			err = notDeclared(given.Name, given.ID)
+		}
 		if err == nil && seen[o.Key] {
 			err = overriddenTwice(given, o.Key)
 		}
@@ -203,19 +207,19 @@ type limitsBuilder struct {
 	errs []error
 }
 
-func (b *limitsBuilder) declare(name Name, spec NameSpec, l Limit) {
+// declare enters a Name, for which there is no limit yet.
+func (b *limitsBuilder) declare(name Name, spec NameSpec) {
 	for len(b.ls.settings) <= int(name) {
 		b.ls.settings = append(b.ls.settings, settings{})
 	}
 	s := &b.ls.settings[name]
 	s.declared, s.shared = true, spec.ID == Shared
 	s.index = uint32(len(b.ls.order))
-	b.ls.order = append(b.ls.order, name)
+	b.ls.order, b.ls.specs = append(b.ls.order, name), append(b.ls.specs, spec)
 	b.ls.overrides = append(b.ls.overrides, overrides{})
 	if spec.Override != nil {
 		s.leading = parts(spec.Override)
 	}
-	s.rule = b.rule(name, nil, l)
 }
 
 // override enters the overrides of one Name.
@@ -224,12 +228,13 @@ func (b *limitsBuilder) override(name Name, list []*Override) {
 		b.wrong(name, fmt.Errorf("%w %d has an override", ErrUnknownName, name))
 		return
 	}
+	spec := b.ls.specs[b.ls.index(name)]
 	var rules idmap.Builder[uint32]
 	var comments idmap.Builder[string]
 	for _, o := range list {
 		b.checkListed(*o)
 		rule := b.rule(name, &o.Key, o.Limit)
-		id, err := b.ls.names.CanonicalOverride(name, o.Key.ID)
+		id, err := spec.canonicalOverride(o.Key.ID)
 		if err == nil && !rules.Put(id, rule) {
 			err = overriddenTwice(o.Key, name.Key(id))
 		}
@@ -288,12 +293,20 @@ func (ls *Limits) For(key Key) (Limit, bool) {
 // override. It returns false if the Name is not declared. It copies no map, as
 // Names does.
 func (ls *Limits) Spec(name Name) (NameSpec, bool) {
-	spec, ok := ls.names[name]
-	return spec, ok
+	if !ls.declares(name) {
+		return NameSpec{}, false
+	}
+	return ls.specs[ls.index(name)], true
 }
 
-// Names returns a copy of the declared Names.
-func (ls *Limits) Names() Names { return maps.Clone(ls.names) }
+// Names returns the declared Names, in a map that is the caller's.
+func (ls *Limits) Names() Names {
+	names := make(Names, len(ls.order))
+	for i, name := range ls.order {
+		names[name] = ls.specs[i]
+	}
+	return names
+}
 
 // Overrides returns the overrides of a Name, with ids in their canonical
 // spelling and sorted. It sorts at each call: a million ids take a second.
@@ -329,7 +342,7 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 	}
 	s := &ls.settings[key.Name]
 	if (key.ID == "") != s.shared || len(key.ID) > maxIDLen {
-		_, err := spell.Finish(ls.names[key.Name].format(), key.ID, key.ID, nil)
+		_, err := spell.Finish(ls.specs[s.index].format(), key.ID, key.ID, nil)
 		return 0, fmt.Errorf("%w (%s)", err, ls.label(key.Name))
 	}
 	if o := &ls.overrides[s.index].rules; o.Len() > 0 {
@@ -376,7 +389,12 @@ func (ls *Limits) declares(name Name) bool {
 func (ls *Limits) index(name Name) uint32 { return ls.settings[name].index }
 
 // label returns the label of the Name, or "" if it is not declared.
-func (ls *Limits) label(name Name) string { return ls.names[name].Label }
+func (ls *Limits) label(name Name) string {
+	if !ls.declares(name) {
+		return ""
+	}
+	return ls.specs[ls.index(name)].Label
+}
 
 // labeled returns a key as errors have it: "Logins:bob", or "Total" without an
 // id. A Name that is not declared stays a number.

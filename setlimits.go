@@ -109,8 +109,8 @@ func (l *Limiter) declare(
 	if err == nil {
 		err = old.sameTrees(ls)
 	}
-	if err == nil && !old.declaresAll(ls.names) {
-		err = l.store.Declare(ls.names)
+	if err == nil && !old.declaresAll(ls) {
+		err = l.store.Declare(ls.Names())
 	}
 	if err != nil {
 		return err
@@ -142,11 +142,11 @@ func (l *Limiter) putInForce(ls *Limits) {
 	l.limits.Store(ls)
 }
 
-// declaresAll reports whether ls, whose Names the store has, declares all of
-// names with the same labels.
-func (ls *Limits) declaresAll(names Names) bool {
-	for name, spec := range names {
-		if was, ok := ls.names[name]; !ok || was.Label != spec.Label {
+// declaresAll reports whether ls, whose Names the store has, declares all Names of
+// other with the same labels.
+func (ls *Limits) declaresAll(other *Limits) bool {
+	for i, name := range other.order {
+		if ls.label(name) != other.specs[i].Label {
 			return false
 		}
 	}

@@ -55,7 +55,7 @@ func (l *Limiter) Stats() Stats {
 		ls.Errors += errs
 		st.Limits[name] = ls
 	}
-	for name := range l.limits.Load().names {
+	for _, name := range l.limits.Load().order {
 		add(name, 0, 0, 0)
 	}
 	st.Dirty = l.cache.Counts(func(name uint16, allowed, denied int64) { add(Name(name), allowed, denied, 0) })

@@ -106,7 +106,7 @@ func (ls *Limits) classes(sum int) iter.Seq2[Name, member] {
 // sameTrees returns an error if a Name that both Limits declare has different
 // places in their trees of shares.
 func (ls *Limits) sameTrees(other *Limits) error {
-	for name := range other.names {
+	for _, name := range other.order {
 		was, is := ls.member(name), other.member(name)
 		if was.sum, is.sum = 0, 0; ls.declares(name) && was != is {
 			return fmt.Errorf("stint: %s: its Parent or Floor, or its place in a tree of shares, has changed: "+

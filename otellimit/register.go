@@ -126,9 +126,7 @@ type reader struct {
 
 	plain, forward, backward []metric.ObserveOption
 
-	mu     sync.Mutex // guards the following; several readers may collect at once
-	names  stint.Names
-	of     *stint.Limits // that names are of
+	mu     sync.Mutex // guards limits; several readers may collect at once
 	limits map[stint.Name]*limitSeries
 }
 
@@ -195,11 +193,9 @@ func (r *reader) observeStats(o metric.Observer, st *stint.Stats) {
 func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.LimitStats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if limits := r.source.Limits(); r.of != limits {
-		r.of, r.names = limits, limits.Names()
-	}
+	limits := r.source.Limits()
 	for name, c := range counts {
-		s := r.seriesLocked(name)
+		s := r.seriesLocked(limits, name)
 		o.ObserveInt64(r.errors, c.Errors, s.all...)
 		if name == stint.Unknown {
 			continue // it has errors only
@@ -211,8 +207,9 @@ func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.Li
 
 // seriesLocked returns the series of a limit. A limit that is no longer declared
 // keeps its label.
-func (r *reader) seriesLocked(name stint.Name) *limitSeries {
-	s, label := r.limits[name], r.names[name].Label
+func (r *reader) seriesLocked(limits *stint.Limits, name stint.Name) *limitSeries {
+	spec, _ := limits.Spec(name)
+	s, label := r.limits[name], spec.Label
 	switch {
 	case s != nil && (label == s.label || label == ""):
 		return s

@@ -217,7 +217,8 @@ func (p *Pass[R, O]) decided(a *part[R, O], decision *stint.Decision, allowed bo
 // show sets the decision of a rule, and the label of the bucket that decided.
 func (p *Pass[R, O]) show(a *part[R, O], decision *stint.Decision) {
 	if decision.Key.Name != a.Key.Name {
-		a.Label = p.door.names.of(p.door.lim).spec(decision.Key.Name).Label
+		spec, _ := p.door.lim.Limits().Spec(decision.Key.Name)
+		a.Label = spec.Label
 	}
 	a.Decision.Decision = *decision
 }

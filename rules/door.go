@@ -60,9 +60,8 @@ type Door[R Request, O any] struct {
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
 	stamps bool             // some rule needs the instant of its spend
-	names  namesCache
-	spares sync.Pool   // of *Pass, so that a denial allocates nothing
-	spare  atomic.Bool // spares is not empty; a look into an empty one takes 50 ns
+	spares sync.Pool        // of *Pass, so that a denial allocates nothing
+	spare  atomic.Bool      // spares is not empty; a look into an empty one takes 50 ns
 }
 
 type doorRule[R Request, O any] struct {
@@ -162,11 +161,8 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string,
 	if key, err = ru.Key(*r); err != nil {
 		return key, "", err
 	}
-	declared := d.names.of(d.lim)
-	label = declared.spec(key.Name).Label
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
-	key, err = declared.canonical(key, onUnix, ru.LockOut > 0)
-	return key, label, err
+	return canonical(d.lim.Limits(), key, onUnix, ru.LockOut > 0)
 }
 
 // add adds a rule to those of a pass. Of several rules with the same bucket, the

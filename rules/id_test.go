@@ -23,8 +23,10 @@ func (lower) String() string                      { return "lower" }
 func (lower) Canonical(id string) (string, error) { return strings.ToLower(id), nil }
 
 func TestCanonical(t *testing.T) {
-	names := stint.Names{anyID: {Label: "any"}, address: {Label: "address", ID: stint.IPAddress},
-		folded: {Label: "folded", ID: lower{}}}
+	limits, err := stint.NewLimits(stint.Names{anyID: {Label: "any", Limit: stint.Unlimited},
+		address: {Label: "address", ID: stint.IPAddress, Limit: stint.Unlimited},
+		folded:  {Label: "folded", ID: lower{}, Limit: stint.Unlimited}})
+	require.NoError(t, err)
 	for _, c := range []struct {
 		found        stint.Key
 		unix, counts bool
@@ -46,7 +48,7 @@ func TestCanonical(t *testing.T) {
 		{found: folded.Key("A"), counts: true, want: folded.Key("a")},
 		{found: folded.Key("A LOCK-OUTS"), counts: true, err: stint.ErrInvalidID},
 	} {
-		got, err := declare(names).canonical(c.found, c.unix, c.counts)
+		got, _, err := canonical(limits, c.found, c.unix, c.counts)
 		if c.err != nil {
 			assert.ErrorIs(t, err, c.err, "%v", c.found)
 			continue
@@ -54,13 +56,4 @@ func TestCanonical(t *testing.T) {
 		require.NoError(t, err, "%v", c.found)
 		assert.Equal(t, c.want, got)
 	}
-}
-
-func TestNamesCache(t *testing.T) {
-	lim := newLimiter(t)
-	var n namesCache
-	assert.Equal(t, "a", n.of(lim).spec(ofA).Label)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { n.of(lim) }))
-	require.NoError(t, lim.Declare(stint.Names{9: {Label: "new"}}))
-	assert.Equal(t, "new", n.of(lim).spec(9).Label)
 }

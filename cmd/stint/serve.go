@@ -351,7 +351,7 @@ func (s *server) reload(f *serveFlags) error {
 		return err
 	}
 	for label, name := range s.labels {
-		if _, ok := limits.Names()[name]; !ok {
+		if _, ok := limits.Spec(name); !ok {
 			return fmt.Errorf("the limit %q is missing: restart the server to remove it", label)
 		}
 	}

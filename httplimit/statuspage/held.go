@@ -28,14 +28,14 @@ type heldReport struct {
 // shownHolds is the length of the list of holds.
 const shownHolds = 100
 
-// heldLocked adds the holds and the counts to the report, and returns the counts
-// of each limit. The caller holds sampling.
-func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
+// held adds the holds and the counts to the report, and returns the counts of each
+// limit.
+func (p *Page) held(rep *report, limits *stint.Limits) map[stint.Name]*heldCounts {
 	counts := make(map[stint.Name]*heldCounts)
 	list := []heldReport{}
 	var floor time.Time // holds that end before it are not listed
 	for h := range p.lim.Held() {
-		if _, declared := p.names[h.Key.Name]; !declared || rules.IsLockOutCount(h.Key) {
+		if _, declared := limits.Spec(h.Key.Name); !declared || rules.IsLockOutCount(h.Key) {
 			continue
 		}
 		c := entry(counts, h.Key.Name)
@@ -58,7 +58,8 @@ func (p *Page) heldLocked(rep *report) map[stint.Name]*heldCounts {
 	rep.Held = lastHolds(list)
 	for i := range rep.Held {
 		h := &rep.Held[i]
-		h.bucketID, h.Label = p.bucketID(h.key), p.names[h.key.Name].Label
+		spec, _ := limits.Spec(h.key.Name)
+		h.bucketID, h.Label = p.bucketID(h.key), spec.Label
 		h.HeldFor = h.Until.Sub(rep.Time).Seconds()
 	}
 	return counts

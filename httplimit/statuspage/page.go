@@ -49,13 +49,10 @@ type Page struct {
 	origin  *http.CrossOriginProtection
 	started time.Time
 
-	sampling sync.Mutex // guards the next seven; mu may be taken while it is held
+	sampling sync.Mutex // guards the next four; mu may be taken while it is held
 	before   map[stint.Name]stint.LimitStats
 	charts   map[stint.Name]*series
-	limits   *stint.Limits // the limits that labels and overrides belong to
-	names    stint.Names
-	over     map[stint.Name]int // overrides
-	made     *report            // the last report
+	made     *report // the last report
 	madeAt   time.Time
 
 	mu       sync.Mutex // guards the rest; requests wait for it

@@ -114,7 +114,7 @@ func (p *Page) report() *report {
 	}
 	st := p.lim.Stats()
 	p.sampleLocked(now, st)
-	p.describeLocked()
+	limits := p.lim.Limits()
 	f, c := st.Flush, st.Commit
 	rep := &report{
 		Time: now.UTC(), Since: p.started.UTC(), Healthy: true,
@@ -128,16 +128,18 @@ func (p *Page) report() *report {
 	if err := p.lim.Health(); err != nil {
 		rep.Healthy, rep.Problem = false, p.errorText(err)
 	}
-	held := p.heldLocked(rep)
+	held := p.held(rep, limits)
 	running := make(map[stint.Name]int64)
 	for r := range rules.InFlightOf(p.lim) {
 		running[r.Key.Name] += r.Running
 	}
 	for name, c := range st.Limits {
-		if _, declared := p.names[name]; !declared { // no longer, so it has no label
+		spec, declared := limits.Spec(name)
+		if !declared { // no longer, so it has no label
 			continue
 		}
-		l := p.limitLocked(name, c, now)
+		l := p.limitLocked(name, spec, c, now)
+		l.Overrides = limits.CountOverrides(name)
 		l.Holds, l.Waiting = entry(held, name).Holds, entry(held, name).Waiting
 		l.InFlight = running[name]
 		rep.AllowedPerSecond += l.AllowedPerSecond
@@ -166,23 +168,10 @@ var version = sync.OnceValue(func() string {
 	return "(devel)"
 })
 
-// describeLocked reads the names and overrides of the limits in force. The
-// caller holds sampling, as for limitLocked.
-func (p *Page) describeLocked() {
-	limits := p.lim.Limits()
-	if p.limits == limits {
-		return
-	}
-	p.limits, p.names, p.over = limits, limits.Names(), make(map[stint.Name]int)
-	for name := range p.names {
-		p.over[name] = limits.CountOverrides(name)
-	}
-}
-
-func (p *Page) limitLocked(name stint.Name, c stint.LimitStats, now time.Time) limitReport {
-	spec := p.names[name]
+// limitLocked returns the report of a limit. The caller holds sampling.
+func (p *Page) limitLocked(name stint.Name, spec stint.NameSpec, c stint.LimitStats, now time.Time) limitReport {
 	l := limitReport{
-		Label: spec.Label, Number: uint16(name), Overrides: p.over[name],
+		Label: spec.Label, Number: uint16(name),
 		Allowed: c.Allowed, Denied: c.Denied, Errors: c.Errors,
 		SlotSeconds: slotLen.Seconds(), Fullest: []bucketReport{}, MostDenied: []bucketReport{},
 	}

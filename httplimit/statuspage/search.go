@@ -54,8 +54,9 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 	if err != nil {
 		return bucketState{}, false
 	}
+	spec, _ := p.lim.Limits().Spec(key.Name)
 	s := bucketState{
-		bucketID: p.bucketID(key), Label: p.lim.Limits().Names()[key.Name].Label, Limit: limitText(b.Limit),
+		bucketID: p.bucketID(key), Label: spec.Label, Limit: limitText(b.Limit),
 		Burst: b.Limit.Burst, Remaining: b.Remaining, limit: b.Limit,
 	}
 	if _, resets := b.Limit.PeriodAt(p.lim.Now()); b.ResetAfter > 0 && !resets.IsZero() {
