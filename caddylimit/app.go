@@ -1,14 +1,12 @@
 package caddylimit
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -204,13 +202,9 @@ func (a *App) build() (*stint.Limits, error) {
 // Caddyfile comes before one of a file. One that names no durability has that of
 // the zone, as those of the Caddyfile do.
 func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint.Limit) error {
-	text, err := os.ReadFile(path)
+	limits, err := limitsfile.Load(names, "", path)
 	if err != nil {
 		return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
-	}
-	limits, err := limitsfile.Parse(names, []byte("{}"), bytes.TrimPrefix(text, []byte("\ufeff")))
-	if err != nil {
-		return fmt.Errorf("zone %s: %w", z.Name, inFile(err, path))
 	}
 	var level stint.Durability
 	if z.Durability != "" {
@@ -233,23 +227,6 @@ func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint
 		}
 	}
 	return nil
-}
-
-// inFile names the file in each mistake that package limitsfile found in it.
-func inFile(err error, path string) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var errs []error
-		for _, err := range joined.Unwrap() {
-			errs = append(errs, inFile(err, path))
-		}
-		return errors.Join(errs...)
-	}
-	if mistake := (*stint.ConfigError)(nil); errors.As(err, &mistake) {
-		named := *mistake
-		named.File = path
-		return &named
-	}
-	return err
 }
 
 var (

@@ -59,10 +59,15 @@ import (
 )
 
 // Load returns the limits in a file of defaults and files of overrides, or a
-// *stint.ConfigError for each mistake in any of them, joined.
+// *stint.ConfigError for each mistake in any of them, joined. Without a name of the
+// first file there are overrides only.
 func Load(names stint.Names, defaultsFile string, overrideFiles ...string) (*stint.Limits, error) {
 	sources := make([]source, 1+len(overrideFiles))
 	for i, name := range append([]string{defaultsFile}, overrideFiles...) {
+		if i == 0 && name == "" {
+			sources[i] = source{"", []byte("{}"), nil}
+			continue
+		}
 		data, err := os.ReadFile(name)
 		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 			err = pathErr.Err // ConfigError names the file
