@@ -124,43 +124,19 @@ func lockedOut(id string) (of string, ok bool) {
 // the map.
 func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
 	held := map[stint.Key]time.Duration{}
-	return held, collect(held, store, stint.Unknown, now, parseKey)
-}
-
-// lines returns the time until the last turn in the queue of each bucket. A
-// bucket without a queue is not in the map.
-func lines(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
-	waited := map[stint.Key]time.Duration{}
-	labels := store.Labels()
-	for name, label := range labels {
-		limit, ok := lineOf(labels, label)
-		if !ok {
-			continue
-		}
-		keyOf := func(id string) (stint.Key, error) { return limit.Key(id), nil }
-		if err := collect(waited, store, name, now, keyOf); err != nil {
+	for change, err := range store.All(stint.Unknown) {
+		if err != nil {
 			return nil, err
 		}
-	}
-	return waited, nil
-}
-
-// collect adds the time until each TAT of a name, unless it is past.
-func collect(to map[stint.Key]time.Duration, store *readStore, name stint.Name, now time.Time,
-	keyOf func(id string) (stint.Key, error)) error {
-	for change, err := range store.All(name) {
+		key, err := parseKey(change.Key.ID)
 		if err != nil {
-			return err
-		}
-		key, err := keyOf(change.Key.ID)
-		if err != nil {
-			return err
+			return nil, err
 		}
 		if d := until(change.TAT, now); d > 0 {
-			to[key] = d
+			held[key] = d
 		}
 	}
-	return nil
+	return held, nil
 }
 
 // parseKey returns the key that stint.Key.String wrote.

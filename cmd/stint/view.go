@@ -125,18 +125,32 @@ func (v *view) findWaiting() error {
 	if v.waiting != nil {
 		return nil
 	}
-	held, err := holds(v.store, v.now)
-	queued, linesErr := lines(v.store, v.now)
 	v.waiting = map[stint.Key]*bucket{}
+	held, err := holds(v.store, v.now)
+	if err != nil {
+		return err
+	}
 	for key, d := range held {
 		v.waiting[key] = v.at(key)
 		v.waiting[key].heldFor = d
 	}
-	for key, d := range queued {
-		v.waiting[key] = v.at(key)
-		v.waiting[key].lineFor = d
+	for name, label := range v.labels {
+		limit, isLine := lineOf(v.labels, label)
+		if !isLine {
+			continue
+		}
+		for change, err := range v.store.All(name) {
+			if err != nil {
+				return err
+			}
+			if d := until(change.TAT, v.now); d > 0 {
+				key := limit.Key(change.Key.ID)
+				v.waiting[key] = v.at(key)
+				v.waiting[key].lineFor = d
+			}
+		}
 	}
-	return cmp.Or(err, linesErr)
+	return nil
 }
 
 // at returns what is known of a bucket in a file.
