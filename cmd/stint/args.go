@@ -28,11 +28,24 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return misuse(cmd, "unknown command %q", args[0])
 }
 
-func oneID(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return misuse(cmd, "one ID is needed, not %d: quote it if it has spaces", len(args))
+var oneID = exactlyOne("ID", ": quote it if it has spaces")
+
+func exactlyOne(what, hint string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return misuse(cmd, "one %s is needed, not %d%s", what, len(args), hint)
+		}
+		return nil
 	}
-	return nil
+}
+
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 || args[0] == "" {
+			return misuse(cmd, "no %s", what)
+		}
+		return nil
+	}
 }
 
 // checkID returns an error if no bucket can have the id. A stint.Shared limit has

@@ -21,12 +21,7 @@ not exist yet. If a program has the file open, the program sends the copy.
 The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db
   stint backup --db quota.db - | ssh backup 'cat > quota.db'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return misuse(cmd, "one TO is needed, not %d: a file, or - for standard output", len(args))
-			}
-			return nil
-		},
+		Args: exactlyOne("TO", ": a file, or - for standard output"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.backup(cmd, args[0]) },
 	}
 	f.register(cmd, dbUsage)

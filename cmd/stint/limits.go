@@ -46,12 +46,7 @@ stderr). No object is printed if a file cannot be read.`,
   stint limits check defaults.yml overrides.yml
   stint limits check --json defaults.yml
   stint limits check defaults.yml overrides.yml --share Tenant:Total:TenantFloor`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || args[0] == "" {
-				return misuse(cmd, "no FILE given")
-			}
-			return nil
-		},
+		Args: atLeastOne("FILE given"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			limits, numbers, err := f.load(counter())
@@ -135,13 +130,8 @@ The buckets of a number stay, and get the new label. If the file already has the
 number, that is an error, and nothing changes. Numbers are permanent: if the program has given a limit
 another number, change the program back.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return misuse(cmd, "no NUMBER=LABEL given")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
+		Args:    atLeastOne("NUMBER=LABEL given"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
 	}
 	f.db.register(cmd, dbUsage)
 	return cmd

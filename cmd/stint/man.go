@@ -18,12 +18,7 @@ func newMan() *cobra.Command {
 		Long:  `Write the manual pages, one for each command, into a directory. It is made if it is not there.`,
 		Example: `  stint man /usr/local/share/man/man1
   stint man . && man ./stint-run.1`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return misuse(cmd, "one DIRECTORY is needed, not %d", len(args))
-			}
-			return nil
-		},
+		Args: exactlyOne("DIRECTORY", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return failed(err)

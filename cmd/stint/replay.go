@@ -97,12 +97,7 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
   stint replay --limit 5/1h --by ip jail.log \
     --lines '^(?P<time>.{15}) (?P<ip>[^ ]+) failed(?: (?P<cost>[0-9]+) times)?'
   ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return misuse(cmd, "no LOG given: name a file, or - for standard input")
-			}
-			return nil
-		},
+		Args: atLeastOne("LOG given: name a file, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := untilInterrupted(cmd)
 			defer stop()
