@@ -105,16 +105,10 @@ func (f Format) Validate() error {
 // reading returns the function that reads lines in the format, and times with t.
 // It may call note, to say how it reads them.
 func (f Format) reading(t *logTime, note func(string)) (reading, error) {
-	by, err := compiled("by", f.By)
-	if err != nil {
-		return nil, err
-	}
-	cost, err := compiled("cost", f.Cost)
-	if err != nil {
-		return nil, err
-	}
+	by, byErr := compiled("by", f.By)
+	cost, costErr := compiled("cost", f.Cost)
 	spends, err := compiled("spend-if", f.SpendIf)
-	if err != nil {
+	if err := cmp.Or(byErr, costErr, err); err != nil {
 		return nil, err
 	}
 	if f.SpendIf != "" && spends == nil {
@@ -174,7 +168,7 @@ func (f Format) source(note func(string)) (src source, err error) {
 	case f.Lines == "access":
 		src = &access{}
 	case f.Lines == "json":
-		src = &jsonLines{at: f.Time, note: note}
+		src = &jsonLines{at: f.Time, found: map[string]string{}, note: note}
 	case f.Lines == "syslog":
 		src = &syslog{}
 	case f.Lines == "w3c":
@@ -280,9 +274,6 @@ func (j *jsonLines) field(name string) []byte {
 			break
 		}
 		if value = fieldOf(j.object, other); value != nil && j.found[name] == "" {
-			if j.found == nil {
-				j.found = map[string]string{}
-			}
 			j.found[name] = other
 			j.note(fmt.Sprintf("%s is the field %s", name, other))
 		}

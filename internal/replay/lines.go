@@ -94,7 +94,7 @@ func ReadAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 	out, in := io.Pipe()
 	context.AfterFunc(ctx, func() { _ = in.CloseWithError(ctx.Err()) })
 	go func() {
-		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, part))
+		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, part)) // a WriteTo has parts of its own
 		_ = in.CloseWithError(err)
 	}()
 	return bufio.NewReaderSize(out, 2*part)
