@@ -70,10 +70,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 			return err
 		}
 		defer file.Close()
-		if info, err := file.Stat(); err == nil {
-			total = info.Size()
-		}
-		in, name = file, args[0]
+		in, name, total = file, args[0], sizeOf(args[:1])
 	}
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
 	lines := bufio.NewScanner(io.TeeReader(replay.ReadAhead(ctx, in), bar))
