@@ -93,12 +93,7 @@ func (s *Store) inPlace() error {
 // InPlace returns nil if the file is at its path, and ErrGone otherwise. If the
 // path has no file, the error is fs.ErrNotExist, too.
 func (s *Store) InPlace() error {
-	s.inUse.mu.RLock()
-	defer s.inUse.mu.RUnlock()
-	if s.inUse.closed {
-		return ErrClosed
-	}
-	return cmp.Or(s.inUse.file.Broken(), s.inUse.file.InPlace())
+	return s.use(func(f *boltfile.File) error { return cmp.Or(f.Broken(), f.InPlace()) })
 }
 
 func (s *Store) save(entries []format.Entry) error {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/since"
 )
@@ -88,10 +89,9 @@ func (s *Store) Stats() FileStats {
 
 // sizes returns the bytes of the file, and those of its free pages.
 func (s *Store) sizes() (size, free int64) {
-	s.inUse.mu.RLock()
-	defer s.inUse.mu.RUnlock()
-	if s.inUse.closed {
-		return 0, 0
-	}
-	return bboltpage.Sizes(s.inUse.file.OS())
+	_ = s.use(func(f *boltfile.File) error {
+		size, free = bboltpage.Sizes(f.OS())
+		return nil
+	})
+	return size, free
 }

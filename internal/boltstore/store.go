@@ -189,12 +189,7 @@ func (s *Store) read() error {
 
 // view runs fn in a transaction that reads the file.
 func (s *Store) view(fn func(tx *bolt.Tx) error) error {
-	s.inUse.mu.RLock()
-	defer s.inUse.mu.RUnlock()
-	if s.inUse.closed {
-		return ErrClosed
-	}
-	return s.noteBroken(s.inUse.file.View(fn))
+	return s.use(func(f *boltfile.File) error { return s.noteBroken(f.View(fn)) })
 }
 
 // update runs fn in a transaction that writes to the file.
@@ -204,15 +199,23 @@ func (s *Store) update(fn func(tx *bolt.Tx) error) error {
 
 // write runs fn, which may write to the file.
 func (s *Store) write(fn func(f *boltfile.File) error) error {
+	return s.use(func(f *boltfile.File) error {
+		if s.readOnly {
+			return fmt.Errorf("stint: %s was opened read-only", s.path)
+		}
+		return s.noteBroken(fn(f))
+	})
+}
+
+// use calls fn with the file, which is not replaced meanwhile, unless the store
+// is closed.
+func (s *Store) use(fn func(f *boltfile.File) error) error {
 	s.inUse.mu.RLock()
 	defer s.inUse.mu.RUnlock()
-	switch {
-	case s.inUse.closed:
+	if s.inUse.closed {
 		return ErrClosed
-	case s.readOnly:
-		return fmt.Errorf("stint: %s was opened read-only", s.path)
 	}
-	return s.noteBroken(fn(s.inUse.file))
+	return fn(s.inUse.file)
 }
 
 // noteBroken reports a broken file to Health. It returns err. The caller holds
@@ -267,9 +270,7 @@ func (s *Store) Close() error {
 		close(s.stop)
 		<-s.stopped
 		short := s.journal.is(func(j *journalState) bool { return j.lenLocked() <= checkpointStep })
-		s.inUse.mu.RLock()
-		broken := s.inUse.file.Broken() != nil
-		s.inUse.mu.RUnlock()
+		broken := s.use((*boltfile.File).Broken) != nil
 		if !s.readOnly && !broken {
 			if short {
 				s.closeErr = s.checkpoint()
