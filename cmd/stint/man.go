@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -95,24 +96,20 @@ func manPage(cmd *cobra.Command) string {
 
 // roffText writes paragraphs as paragraphs, and indented lines unchanged.
 func roffText(b *strings.Builder, text string) {
-	for i, paragraph := range strings.Split(text, "\n\n") {
-		if i > 0 {
-			b.WriteString(".PP\n")
+	block := ""
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "  ") {
+			block += line
+			continue
 		}
-		var block []string
-		for _, line := range append(strings.Split(paragraph, "\n"), "") {
-			if strings.HasPrefix(line, "  ") {
-				block = append(block, line)
-				continue
-			}
-			if block != nil {
-				roffBlock(b, strings.Join(block, "\n"))
-				block = nil
-			}
-			if line != "" {
-				fmt.Fprintln(b, roff(line))
-			}
+		if block != "" {
+			roffBlock(b, block)
+			block = ""
 		}
+		b.WriteString(cmp.Or(roff(strings.TrimSuffix(line, "\n")), ".PP") + "\n")
+	}
+	if block != "" {
+		roffBlock(b, block)
 	}
 }
 
