@@ -21,6 +21,7 @@
 package netlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,12 +44,12 @@ type Options struct {
 	// is the address of the peer: an IPv4 address, or the /64 network of an IPv6
 	// address. 0 means no such limit.
 	//
-	// At Memory and Flushed, Accept decides. At Leased and Synced a decision may
-	// wait for the disk, and a Decider that is no *stint.Limiter may wait for
-	// another process. The connection then decides in its first Read or Write. If
-	// that is denied, it returns an error that wraps ErrDenied, which the server
-	// reports, as http.Server does in its ErrorLog. Against floods choose Memory or
-	// Flushed.
+	// At Memory and Flushed, Accept decides. At Leased and Synced, also of a Parent
+	// or a Floor, a decision may wait for the disk, and a Decider that is no
+	// *stint.Limiter may wait for another process. The connection then decides in
+	// its first Read or Write. If that is denied, it returns an error that wraps
+	// ErrDenied, which the server reports, as http.Server does in its ErrorLog.
+	// Against floods choose Memory or Flushed.
 	Rate stint.Name
 
 	// InFlight bounds the open connections of each peer; 0 means no bound. A
@@ -210,12 +211,26 @@ func (ln *listener) waits(peer Peer) bool {
 	if ln.local == nil {
 		return true
 	}
-	limit, _ := ln.local.Limits().For(ln.opts.Rate.Key(peer.ID))
-	level := limit.Durability
-	if level == 0 {
-		level = ln.local.Durability()
+	if key := ln.opts.Rate.Key(peer.ID); ln.commits(key) {
+		return true
 	}
-	return level >= stint.Leased
+	// If the limit takes only addresses, the id of a network is its first one.
+	network, err := netip.ParsePrefix(peer.ID)
+	return err == nil && ln.commits(ln.opts.Rate.IP(network.Addr()))
+}
+
+// commits reports whether a spend from a bucket may be a commit, because of its
+// limit, or of the total or the floor from which it takes, too.
+func (ln *listener) commits(key stint.Key) bool {
+	limits := ln.local.Limits()
+	total, floor, _, _ := limits.Share(key)
+	for _, key := range [...]stint.Key{key, total, floor} {
+		limit, _ := limits.For(key)
+		if limit.Count > 0 && cmp.Or(limit.Durability, ln.local.Durability()) >= stint.Leased {
+			return true
+		}
+	}
+	return false
 }
 
 // spend takes a token of a peer, if there is a Rate. The error says why the

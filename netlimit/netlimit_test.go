@@ -200,6 +200,55 @@ func TestListenerLater(t *testing.T) {
 	}
 }
 
+// Accept does not wait for the disk either if only the total, the floor or the
+// override of a peer is Synced, however the limit writes the peer's network.
+func TestListenerLaterBuckets(t *testing.T) {
+	const total, floor stint.Name = 2, 3
+	synced, each := stint.PerHour(100), stint.PerHour(5)
+	synced.Durability = stint.Synced
+	few := stint.Limit{Burst: 2, Count: 2, Period: time.Hour, Durability: stint.Synced}
+	all := func(l stint.Limit) stint.NameSpec { return stint.NameSpec{Label: "all", ID: stint.Shared, Limit: l} }
+	class := stint.NameSpec{Label: "connections", Limit: each, Parent: total}
+	withFloor := class
+	withFloor.Floor = floor
+	plain := stint.NameSpec{Label: "connections", Limit: each}
+	addresses := plain
+	addresses.ID = stint.IPAddress
+	override := func(key stint.Key) []stint.Override { return []stint.Override{{Key: key, Limit: few}} }
+	for name, c := range map[string]struct {
+		peer      string
+		names     stint.Names
+		overrides []stint.Override
+		waits     bool
+	}{
+		"total": {"192.0.2.1:1", stint.Names{perPeer: class, total: all(synced)}, nil, true},
+		"floor": {"192.0.2.1:1", stint.Names{perPeer: withFloor, total: all(stint.PerHour(100)),
+			floor: {Label: "floor", Limit: stint.Unlimited}}, override(floor.Key("192.0.2.1")), true},
+		"none is synced": {"192.0.2.1:1", stint.Names{perPeer: class, total: all(stint.PerHour(100))}, nil, false},
+		"network":        {"[2001:db8::1]:1", stint.Names{perPeer: plain}, override(perPeer.Key("2001:db8::/64")), true},
+		"network as an address": {"[2001:db8::1]:1", stint.Names{perPeer: addresses},
+			override(perPeer.Key("2001:db8::")), true},
+		"another network": {"[2001:db8::1]:1", stint.Names{perPeer: addresses},
+			override(perPeer.Key("2001:db8:0:1::")), false},
+		"unlimited": {"192.0.2.1:1", stint.Names{perPeer: {Label: "connections", Limit: stint.Unlimited}}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits, err := stint.NewLimits(c.names, c.overrides...)
+			require.NoError(t, err)
+			lim, err := stint.Open(filepath.Join(t.TempDir(), "q.db"), limits, nil)
+			require.NoError(t, err)
+			defer lim.Close()
+			inner := make(fakeListener, 1)
+			inner <- from(c.peer)
+			conn, err := Listener(inner, lim, &Options{Rate: perPeer}).Accept()
+			require.NoError(t, err)
+			_, later := conn.(*limitedConn)
+			require.Equal(t, c.waits, later)
+			require.Zero(t, lim.Stats().Commit.Saves, "Accept waits for no commit")
+		})
+	}
+}
+
 // The methods of TCP connections still work.
 func TestListenerMethods(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
