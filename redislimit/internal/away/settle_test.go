@@ -122,6 +122,53 @@ func TestUndo(t *testing.T) {
 	require.Zero(t, n.owes(t, "b"))
 }
 
+// clusterServer is a cluster whose slots have one primary.
+type clusterServer struct {
+	*fakeServer
+	primary string
+	asked   func() // called by Shards, before it answers
+}
+
+func (s *clusterServer) IsCluster() bool { return true }
+
+func (s *clusterServer) Shards() (*[16384]string, error) {
+	s.asked()
+	ids := new([16384]string)
+	for i := range ids {
+		ids[i] = s.primary
+	}
+	return ids, nil
+}
+
+// If a shard goes away while the slots are read, and a replica has taken over by
+// then, the shard stays away until it is charged.
+func TestAwayWhileShardsAreRead(t *testing.T) {
+	t.Parallel()
+	n, s := newNode(t)
+	cluster := &clusterServer{s, "first", func() {}}
+	n.Config.Server = cluster
+	require.True(t, n.LoadShards())
+	key := perID.Key("a")
+	o := n.Of(key)
+	require.False(t, o.Away())
+	cluster.primary, cluster.asked = "second", func() {
+		o.Begin(script.ErrAway)
+		p := &Part{Request: stint.Request{Key: key, Cost: 2, Limit: stint.PerHour(8)}, Most: int64(time.Hour)}
+		was, err := n.While(o, time.Now().Add(time.Minute), func() {
+			require.NoError(t, n.Decide(o, script.Spend, []*Part{p}))
+		})
+		require.True(t, was)
+		require.NoError(t, err)
+	}
+	require.True(t, n.LoadShards())
+	require.Same(t, o, n.Of(key))
+	require.True(t, o.Away())
+	cluster.asked = func() {}
+	require.NoError(t, o.back())
+	require.Equal(t, map[stint.Key]int64{key: int64(2 * time.Hour / 8)}, s.charged)
+	require.NotSame(t, o, n.Of(key), "the slots are read again when no shard is away")
+}
+
 // While the last debts are charged, what this machine spent on them cannot be
 // undone here.
 func TestUndoWhileCharged(t *testing.T) {

@@ -68,6 +68,10 @@ func (n *Node) LoadShards() bool {
 		return known
 	}
 	n.mu.Lock()
+	if known && n.Under() { // a shard went away while the slots were read
+		n.mu.Unlock()
+		return true
+	}
 	owes := n.whole.settled.Load() != n.whole.spends.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
 	var fresh []*Outage
