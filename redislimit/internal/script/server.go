@@ -257,7 +257,8 @@ func (s *Server) evalOnce(ctx context.Context, command, text string, keys, args 
 	acknowledged int, err error) {
 	if synced {
 		deadline, _ := ctx.Deadline()
-		return s.client.EvalWait(ctx, command, text, keys, args, s.Replicas, time.Until(deadline)/2)
+		wait := max(time.Millisecond, time.Until(deadline)/2) // WAIT 0 never ends
+		return s.client.EvalWait(ctx, command, text, keys, args, s.Replicas, wait)
 	}
 	reply, err = s.client.Eval(ctx, command, text, keys, args)
 	return reply, 0, err

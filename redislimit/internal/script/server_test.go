@@ -70,3 +70,29 @@ func TestClockAhead(t *testing.T) {
 		}
 	}
 }
+
+// waitClient notes how long it is to wait for replicas.
+type waitClient struct {
+	Client
+	timeout time.Duration
+}
+
+func (c *waitClient) EvalWait(_ context.Context, _, _ string, _, _ []string, _ int, timeout time.Duration) (any, int, error) {
+	c.timeout = timeout
+	return nil, 0, nil
+}
+
+// TestWaitEnds: WAIT counts milliseconds, and 0 means for ever. However little time a
+// synced call has left, it asks for a millisecond at least.
+func TestWaitEnds(t *testing.T) {
+	for _, left := range []time.Duration{time.Hour, 2 * time.Millisecond, time.Millisecond, 0, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &waitClient{}
+			ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(left))
+			defer cancel()
+			_, _, err := NewServer(c, Config{}).Eval(ctx, Decisions, []string{"a"}, nil, true)
+			require.NoError(t, err)
+			require.Equal(t, max(time.Millisecond, left/2), c.timeout)
+		})
+	}
+}
