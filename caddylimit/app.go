@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
@@ -37,12 +39,13 @@ type App struct {
 	onStart []func(*hostlimit.Limiter) // of handlers, which need the Limiter
 	metrics *prometheus.CounterVec
 
-	file    *file                // from Start on
-	limits  *stint.Limits        // of the zones, from Start on
-	pages   []httplimit.Observer // of the status pages, from Start on
-	before  *App                 // whose limits were in force before
-	started chan struct{}        // closed once the limits are in force
-	ended   chan struct{}        // closed by Cleanup
+	file     *file                // from Start on
+	limits   *stint.Limits        // of the zones, from Start on
+	pages    []httplimit.Observer // of the status pages, from Start on
+	before   *App                 // whose limits were in force before
+	prepared chan struct{}        // closed once the limits may be put in force
+	started  chan struct{}        // closed once they are in force
+	ended    chan struct{}        // closed by Cleanup
 }
 
 // CaddyModule implements caddy.Module.
@@ -53,7 +56,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision implements caddy.Provisioner. It leaves the file alone, because
 // caddy validate provisions too, perhaps as another user.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.started, a.ended = make(chan struct{}), make(chan struct{}) // before an error, after which Cleanup is called
+	a.makeChannels() // before an error, after which Cleanup is called
 	path := a.File
 	if path == "" {
 		path = filepath.Join(caddy.AppDataDir(), "stint", "limits.db")
@@ -70,6 +73,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return ctx.GetMetricsRegistry().Register(a.metrics)
 }
 
+func (a *App) makeChannels() {
+	a.prepared, a.started, a.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
+}
+
 // register adds a zone to the limits of the configuration.
 func (a *App) register(z *Zone) error {
 	if first, ok := a.zones[z.Name]; ok {
@@ -84,31 +91,80 @@ func (a *App) register(z *Zone) error {
 }
 
 // Start implements caddy.App. It opens the file, unless an earlier configuration
-// has it open, and puts the limits of the configuration in force.
+// has it open, and puts the limits of the configuration in force. If an earlier
+// configuration is in force, zones that both have keep its limits until the first
+// request to the new one, or until the earlier one is stopped: a later app may
+// fail, and a smaller limit that comes and goes would have cut buckets down.
 func (a *App) Start() (err error) {
 	if a.file, err = openFile(a.path); err != nil {
 		return err
 	}
-	a.file.mu.Lock()
-	defer a.file.mu.Unlock()
+	f := a.file
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, z := range a.all {
-		if z.number, err = a.file.numberLocked(z.Name); err != nil {
+		if z.number, err = f.numberLocked(z.Name); err != nil {
 			return err
 		}
 	}
-	limits, err := a.build()
+	if a.limits, err = a.build(false); err != nil {
+		return err
+	}
+	a.before = f.inForce
+	for _, start := range a.onStart {
+		start(f.limiter)
+	}
+	if a.before == nil {
+		return a.enforceLocked()
+	}
+	limits, err := a.build(true)
+	if err == nil {
+		err = f.setLimits(limits)
+	}
 	if err != nil {
 		return err
 	}
-	if err := a.file.limiter.SetLimits(limits); err != nil {
-		return a.file.explain(err)
+	f.next = a
+	close(a.prepared)
+	return nil
+}
+
+// enforceLocked puts the limits of the configuration in force.
+func (a *App) enforceLocked() error {
+	if err := a.file.setLimits(a.limits); err != nil {
+		return err
 	}
-	a.limits, a.before, a.file.inForce = limits, a.file.inForce, a
-	for _, start := range a.onStart {
-		start(a.file.limiter)
-	}
+	a.file.inForce, a.file.next = a, nil
 	close(a.started)
 	return nil
+}
+
+// enforce is enforceLocked for a request to the configuration, unless another one
+// has done so, or the configuration was stopped. If it fails, that is logged, the
+// request is decided under the limits in force, which have all of its zones, and a
+// later one tries again.
+func (a *App) enforce() error {
+	f := a.file
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch a {
+	case f.inForce:
+		return nil
+	case f.next:
+		if time.Now().Before(f.again) {
+			return nil
+		}
+		if err := a.enforceLocked(); err != nil {
+			f.again = time.Now().Add(time.Second)
+			logger().Error("the limits of the new configuration are not in force yet", zap.Error(err))
+		}
+		return nil
+	}
+	return errNotStarted()
+}
+
+func errNotStarted() error {
+	return caddyhttp.Error(http.StatusServiceUnavailable, errors.New("the configuration could not be started"))
 }
 
 // wait returns when the limits are in force. Caddy starts apps in any order, so
@@ -123,28 +179,39 @@ func (a *App) wait(ctx context.Context) error {
 	select {
 	case <-a.started:
 		return nil
+	case <-a.prepared:
+		return a.enforce()
 	case <-a.ended:
-		return caddyhttp.Error(http.StatusServiceUnavailable, errors.New("the configuration could not be started"))
+		return errNotStarted()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
 // Stop implements caddy.App. If a later app of the configuration could not
-// start, the limits of the one before are put in force again.
+// start, the limits of the one before are put in force again. If a newer
+// configuration replaces this one, its limits are put in force.
 func (a *App) Stop() error {
-	a.file.mu.Lock()
-	defer a.file.mu.Unlock()
+	f := a.file
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	before := a.before
 	a.before = nil // what came before it is of no use any more
-	if a.file.inForce != a {
+	switch a {
+	case f.next:
+		f.next = nil
+	case f.inForce:
+		if f.next != nil {
+			return f.next.enforceLocked()
+		}
+		f.inForce = before
+	default:
 		return nil // a newer configuration has replaced this one
 	}
-	a.file.inForce = before
-	if n, _ := files.References(a.file.path); n < 2 || before == nil {
+	if n, _ := files.References(f.path); n < 2 || before == nil {
 		return nil // Caddy ends
 	}
-	return a.file.limiter.SetLimits(before.limits)
+	return f.setLimits(before.limits)
 }
 
 // Cleanup implements caddy.CleanerUpper. It closes the file, unless another
@@ -159,12 +226,17 @@ func (a *App) Cleanup() error {
 
 // build returns the limits of all zones. Zones of earlier configurations keep
 // their Names, because requests may still be decided under them: under their
-// limits, if the configuration is the one in force until now.
-func (a *App) build() (*stint.Limits, error) {
+// limits, if the configuration is the one in force until now. If keep is set,
+// zones that this one has, too, also keep the limits in force until now.
+func (a *App) build(keep bool) (*stint.Limits, error) {
 	names := maps.Clone(a.file.zones)
 	overrides := make(map[stint.Name]map[string]stint.Limit)
+	zones := maps.Clone(a.zones) // whose limits are those of this configuration
 	if before := a.file.inForce; before != nil {
 		for _, z := range before.zones {
+			if keep {
+				delete(zones, z.Name)
+			}
 			names[z.number], _ = before.limits.Spec(z.number)
 			overrides[z.number] = make(map[string]stint.Limit)
 			for o := range before.limits.Overrides(z.number) {
@@ -172,7 +244,7 @@ func (a *App) build() (*stint.Limits, error) {
 			}
 		}
 	}
-	for _, z := range a.zones {
+	for _, z := range zones {
 		limit, err := z.limit()
 		if err != nil {
 			return nil, err
@@ -182,7 +254,7 @@ func (a *App) build() (*stint.Limits, error) {
 			return nil, err
 		}
 	}
-	for _, z := range a.zones {
+	for _, z := range zones {
 		for _, path := range z.OverrideFiles {
 			if err := addFile(names, z, path, overrides[z.number]); err != nil {
 				return nil, err

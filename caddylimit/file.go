@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -27,6 +28,8 @@ type file struct {
 	mu      sync.Mutex
 	zones   stint.Names // of all configurations of this process, without limits
 	inForce *App        // whose limits the limiter has
+	next    *App        // which replaces it, once a request comes to it; nil if there is none
+	again   time.Time   // no request tries that before, because an attempt has failed
 }
 
 // openFile returns the file at a path, which it opens unless another
@@ -76,6 +79,14 @@ func (f *file) explain(err error) error {
 		return fmt.Errorf("%w; %s is not a file of stint: name another one with the option file", err, f.path)
 	}
 	return fmt.Errorf("%s: %w", f.path, err)
+}
+
+// setLimits puts limits in force.
+func (f *file) setLimits(limits *stint.Limits) error {
+	if err := f.limiter.SetLimits(limits); err != nil {
+		return f.explain(err)
+	}
+	return nil
 }
 
 // numberLocked returns the number of a zone, which gets the next free one if it

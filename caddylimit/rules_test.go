@@ -133,7 +133,7 @@ func TestDurabilityOfOverrides(t *testing.T) {
 	a := newApp(z)
 	for durability, level := range map[string]stint.Durability{"": 0, "leased": stint.Leased} {
 		z.Durability = durability
-		limits, err := a.build()
+		limits, err := a.build(false)
 		require.NoError(t, err)
 		got := make(map[string]stint.Durability)
 		for o := range limits.Overrides(1) {
@@ -148,7 +148,7 @@ func TestOverrideTwice(t *testing.T) {
 	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
 	a := newApp(z)
 	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
-	_, err := a.build()
+	_, err := a.build(false)
 	require.EqualError(t, err, "zone api: 2001:db8::/64 has two overrides")
 
 	plans := writePlans(t, `
@@ -156,12 +156,12 @@ func TestOverrideTwice(t *testing.T) {
 - api: {unlimited: true, ids: ["2001:DB8::1"]}
 `)
 	z.Overrides, z.OverrideFiles = nil, []string{plans}
-	_, err = a.build()
+	_, err = a.build(false)
 	require.EqualError(t, err, "zone api: "+plans+": 2001:db8::/64 has two overrides")
 
 	z.Overrides = map[string]string{"2001:db8::/64": "10/1h"} // comes before those of a file
 	z.OverrideFiles = []string{writePlans(t, `[api: {blocked: true, ids: ["2001:db8::2"]}]`)}
-	limits, err := a.build()
+	limits, err := a.build(false)
 	require.NoError(t, err)
 	limit, _ := limits.For(stint.Name(1).Key("2001:db8::/64"))
 	require.Equal(t, stint.PerHour(10), limit)
@@ -174,17 +174,78 @@ func TestZoneThatGoes(t *testing.T) {
 	api := &Zone{Name: "api", number: 1, Limit: "5/1h", Overrides: map[string]string{"bob": "10/1h"}, OverrideFiles: []string{plans}}
 	before, after := newApp(api), newApp(&Zone{Name: "all", number: 2, Limit: "1/1h"})
 	var err error
-	before.limits, err = before.build()
+	before.limits, err = before.build(false)
 	require.NoError(t, err)
 	after.file.inForce = before
 	require.NoError(t, os.Remove(plans))
 
-	limits, err := after.build()
+	limits, err := after.build(false)
 	require.NoError(t, err)
 	for id, want := range map[string]stint.Limit{"ada": stint.Blocked, "bob": stint.PerHour(10), "cy": stint.PerHour(5)} {
 		limit, _ := limits.For(stint.Name(1).Key(id))
 		require.Equal(t, want, limit, id)
 	}
+}
+
+// A reload that fails cuts no bucket down: a zone keeps its limit until a request
+// comes to the new configuration, or the earlier one is stopped. Then the new limit
+// is in force.
+func TestLimitsInForce(t *testing.T) {
+	path := newFile(t)
+	config := func(limit string) *App {
+		z := &Zone{Name: "api", Limit: limit}
+		a := &App{path: path, zones: map[string]*Zone{z.Name: z}, all: []*Zone{z}}
+		a.makeChannels()
+		require.NoError(t, a.Start())
+		return a
+	}
+	end := func(a *App) {
+		t.Helper()
+		require.NoError(t, a.Stop())
+		require.NoError(t, a.Cleanup())
+	}
+	running := config("100/100h")
+	require.NoError(t, running.wait(t.Context()))
+	lim, key := running.file.limiter, running.all[0].number.Key("ada")
+	requires := func(limit string, spent int64) {
+		t.Helper()
+		d, err := lim.Spend(key, spent)
+		require.NoError(t, err)
+		require.Equal(t, limit, d.Limit.String())
+	}
+	requires("100/100h", 90)
+	failing := config("1/1s")
+	requires("100/100h", 0)
+	end(failing)
+	require.Error(t, failing.wait(t.Context()))
+	d, err := lim.Check(key, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, d.Remaining, "nothing came back")
+
+	reached := config("200/200h") // a request comes before the running one is stopped
+	require.NoError(t, reached.wait(t.Context()))
+	requires("200/200h", 1)
+	end(running)
+	requires("200/200h", 1)
+	again := config("300/300h")
+	require.NoError(t, again.wait(t.Context()))
+	end(again) // it fails after all
+	requires("200/200h", 1)
+	quiet := config("400/400h") // no request comes
+	requires("200/200h", 1)
+	end(reached)
+	requires("400/400h", 1)
+	require.NoError(t, quiet.wait(t.Context()))
+
+	last := config("500/500h") // the file fails before a request comes
+	require.NoError(t, lim.Close())
+	for range 2 {
+		require.NoError(t, last.wait(t.Context()), "the rules say what becomes of the request")
+		require.Same(t, last, last.file.next)
+	}
+	require.ErrorIs(t, quiet.Stop(), stint.ErrClosed)
+	require.NoError(t, quiet.Cleanup())
+	end(last)
 }
 
 // Zones keep their numbers in the file, even if the process that has it, such as
