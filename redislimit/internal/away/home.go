@@ -288,13 +288,12 @@ func (n *Node) setTAT(key stint.Key, from, to int64) error {
 func (n *Node) Shorten() {
 	for b, err := range n.ownBuckets() {
 		key := stint.Key{Name: b.Key.Name &^ ownBit, ID: b.Key.ID}
-		limit := n.Limit(key)
-		empty := int64(max(limit.Tolerance(), limit.DividedBy(int64(n.Nodes)).Tolerance()))
+		empty := n.empty(key)
 		if err != nil || empty == 0 || int64(b.ResetAfter) <= empty {
 			continue
 		}
 		n.mu.Lock()
-		most := scaled(empty, int64(n.Nodes), cmp.Or(n.fewest[key.Name], int64(n.Nodes)))
+		most := n.longest(key)
 		if d, err := n.debt(key); err == nil && d.own > n.now()+most {
 			owes := min(d.at(n.now()), most)
 			seen := n.now() + min(most-owes, empty)
@@ -305,6 +304,19 @@ func (n *Node) Shorten() {
 		}
 		n.mu.Unlock()
 	}
+}
+
+// empty returns the time in which an empty bucket of a key, and of this machine's
+// share of it, refills.
+func (n *Node) empty(key stint.Key) int64 {
+	limit := n.Limit(key)
+	return int64(max(limit.Tolerance(), limit.DividedBy(int64(n.Nodes)).Tolerance()))
+}
+
+// longest returns how long the debt on a key is at most, unless requests had larger
+// limits of their own. The caller holds mu.
+func (n *Node) longest(key stint.Key) int64 {
+	return scaled(n.empty(key), int64(n.Nodes), cmp.Or(n.fewest[key.Name], int64(n.Nodes)))
 }
 
 // ownBuckets yields the own buckets of adopted Names.

@@ -250,7 +250,10 @@ func (o *Outage) debtOf(own stint.Key) (d Debt, owes bool, err error) {
 		return d, false, nil
 	}
 	d.Need = (excess-1)/int64(n.Nodes) + 1
-	d.Tolerance = max(int64(n.Limit(d.Key).Tolerance()), d.owed.own-now)
+	d.Tolerance = int64(n.Limit(d.Key).Tolerance())
+	if excess > n.longest(d.Key) || d.owed.seen > now+d.Tolerance { // requests had a larger limit of their own
+		d.Tolerance = max(d.Tolerance, d.owed.own-now)
+	}
 	return d, true, nil
 }
 

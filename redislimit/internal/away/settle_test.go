@@ -122,6 +122,47 @@ func TestUndo(t *testing.T) {
 	require.Zero(t, n.owes(t, "b"))
 }
 
+// A charge makes a bucket empty at most, also if there are more machines than
+// tokens, or if the server's bucket was empty when it was last seen. Only a larger
+// limit of the requests leaves it emptier.
+func TestChargeToEmpty(t *testing.T) {
+	t.Parallel()
+	limit := stint.PerHour(8)
+	large := stint.PerHour(8).WithBurst(64)
+	for name, c := range map[string]struct {
+		nodes int
+		limit stint.Limit // of the request
+		cost  int64
+		seen  time.Duration // how far the seen bucket is ahead after it
+		want  time.Duration
+	}{
+		"a share":                      {2, limit, 4, 0, time.Hour},
+		"more machines than tokens":    {16, limit, 1, 0, time.Hour},
+		"seen empty since":             {2, limit, 4, time.Hour, time.Hour},
+		"a larger limit":               {2, large, 32, 0, 8 * time.Hour},
+		"a larger limit, and not much": {2, large, 1, 4 * time.Hour, 4*time.Hour + time.Hour/4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+			n := s.open(t, "", c.nodes, perID)
+			defer func() { require.NoError(t, n.Close()) }()
+			key, most := perID.Key("a"), int64(c.limit.Tolerance())
+			p := &Part{Request: stint.Request{Key: key, Cost: c.cost, Limit: c.limit}, Most: most}
+			was, err := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
+				require.NoError(t, n.Decide(n.Whole(), script.Spend, []*Part{p}))
+			})
+			require.True(t, was && p.Decision.Allowed)
+			require.NoError(t, err)
+			n.SawTAT(key, s.now.Add(c.seen).UnixNano(), most)
+			var got []Debt
+			s.during = func(debts []Debt) { got = append(got, debts...) }
+			require.NoError(t, n.Whole().settle(time.Minute))
+			require.Len(t, got, 1)
+			require.Equal(t, c.want, time.Duration(got[0].Tolerance))
+		})
+	}
+}
+
 // clusterServer is a cluster whose slots have one primary.
 type clusterServer struct {
 	*fakeServer
