@@ -86,9 +86,6 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
 		}
 	}
-	ctx, cancel := l.context()
-	defer cancel()
-	l.server.Load(ctx, &n.since) // if it fails, the first decision asks again
 	l.setMu.Lock()
 	defer l.setMu.Unlock()
 	if l.node == nil {
@@ -102,6 +99,11 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		l.shorten()
 		l.node.SettleEarlier()
 	}
+	// Not before they are in force: until then buckets are made under the limits
+	// before. If it fails, the first decision asks again.
+	ctx, cancel := l.context()
+	defer cancel()
+	l.server.Load(ctx, &n.since)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -99,4 +100,45 @@ func TestShorterLimitsAfterRestart(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 	}
+}
+
+// timeClient calls a function before it gives the answer to TIME.
+type timeClient struct {
+	*rueidisClient
+	told func()
+}
+
+func (c *timeClient) Do(ctx context.Context, args ...string) (any, error) {
+	reply, err := c.rueidisClient.Do(ctx, args...)
+	if told := c.told; args[0] == "TIME" && told != nil {
+		c.told = nil
+		told()
+	}
+	return reply, err
+}
+
+// A bucket that is made while SetLimits asks for the server's time, which buckets
+// made before are compared with, waits no longer than an empty one either.
+func TestShorterLimitsMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	client, err := newRueidisClient(s.url, 20*time.Second)
+	require.NoError(t, err)
+	c := &timeClient{rueidisClient: client}
+	l, err := New(c, testLimits(t, stint.PerDay(10)),
+		&Options{Timeout: 20 * time.Second, RepeatDenials: -1, Prefix: prefix})
+	require.NoError(t, err)
+	defer l.Close()
+	key, shorter := perID.Key("a"), stint.PerMinute(10)
+	c.told = func() {
+		d, err := l.Spend(key, 10)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+	}
+	require.NoError(t, l.SetLimits(testLimits(t, shorter)))
+	require.Nil(t, c.told)
+	b, err := l.Bucket(key)
+	require.NoError(t, err)
+	require.Zero(t, b.Remaining)
+	require.LessOrEqual(t, b.ResetAfter, shorter.Tolerance())
 }
