@@ -18,8 +18,9 @@ import (
 // level Info for a Shadow rule, which stopped no request.
 //
 // At most 10,000 buckets are remembered. If others are denied in the time
-// every, one line for all of them has only left_out. LogDenials panics if
-// logger is nil, or every is not positive.
+// every, one line for all of them has only left_out, with the numbers of buckets
+// that were forgotten. LogDenials panics if logger is nil, or every is not
+// positive.
 func LogDenials[R Request](logger *slog.Logger, every time.Duration) Observer[R] {
 	if logger == nil || every <= 0 {
 		panic("rules: LogDenials: want a logger, and a time of more than 0")
@@ -38,7 +39,7 @@ type denialLog struct {
 
 	mu     sync.Mutex // guards the following; not held while a line is written
 	lines  map[stint.Key]*denialLine
-	others denialLine // of buckets that are not in lines
+	others denialLine // of buckets that are not in lines, or not any more
 }
 
 // denialLine is the last line of a bucket.
@@ -79,7 +80,13 @@ func (l *denialLog) due(key stint.Key) (known bool, leftOut int64, due bool) {
 	defer l.mu.Unlock()
 	line, known := l.lines[key]
 	if !known && len(l.lines) >= maxDenialLines && !now.Before(l.others.next) {
-		maps.DeleteFunc(l.lines, func(_ stint.Key, line *denialLine) bool { return !now.Before(line.next) })
+		maps.DeleteFunc(l.lines, func(_ stint.Key, line *denialLine) bool {
+			over := !now.Before(line.next)
+			if over {
+				l.others.leftOut += line.leftOut
+			}
+			return over
+		})
 	}
 	if !known && len(l.lines) >= maxDenialLines {
 		l.others.leftOut++

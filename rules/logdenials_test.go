@@ -87,6 +87,21 @@ func TestLogDenials(t *testing.T) {
 			log(denialOf("new")) // the old ones are forgotten
 			out.require(t, line("new", 0))
 		},
+		"a bucket that is forgotten": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
+			for range 50 {
+				log(denialOf("a"))
+			}
+			time.Sleep(time.Minute)
+			for i := range maxDenialLines + 1 { // the last but one forgets a, and the last finds no room
+				log(denialOf(fmt.Sprint(i)))
+			}
+			require.Len(t, out.lines, 1+maxDenialLines+1)
+			require.Equal(t, `level=WARN msg="requests of more ids denied" left_out=50`, out.lines[1+maxDenialLines])
+			out.lines = nil
+			time.Sleep(time.Minute)
+			log(denialOf("a"))
+			out.require(t, line("a", 0))
+		},
 		"concurrent": func(t *testing.T, out *logLines, log func(ds ...Decision)) {
 			var all sync.WaitGroup
 			for range 4000 {
