@@ -29,11 +29,11 @@ const (
 )
 
 // settle charges the server's buckets with what this machine has spent by itself,
-// and then calls done while it holds Node.mu. The first pass reads all debts, and each further
-// one those that decisions have made since. When few are left, decisions wait for
-// one more pass, for a quarter of Timeout at most. If they have made new debts
-// after all, there are further passes, and after maxPasses they wait for Timeout.
-// If a charge fails, settle returns the error and keeps the debt.
+// and then calls done while it holds Node.mu. The first pass reads all debts, and
+// each further one those that decisions have made since. When few are left,
+// decisions wait for one more pass, for a quarter of Timeout at most. If they have
+// made new debts after all, there are further passes, and after maxPasses they wait
+// for Timeout. If a charge fails, settle returns the error and keeps the debt.
 func (o *Outage) settle(patience time.Duration, done func()) error {
 	n := o.node
 	o.settling.Lock()

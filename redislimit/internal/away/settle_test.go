@@ -156,7 +156,7 @@ func TestChargeToEmpty(t *testing.T) {
 			n.SawTAT(key, s.now.Add(c.seen).UnixNano(), most)
 			var got []Debt
 			s.during = func(debts []Debt) { got = append(got, debts...) }
-			require.NoError(t, n.Whole().settle(time.Minute))
+			require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 			require.Len(t, got, 1)
 			require.Equal(t, c.want, time.Duration(got[0].Tolerance))
 		})
