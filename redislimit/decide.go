@@ -39,7 +39,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
 	}
-	n := l.Load()
+	n := l.inForce.Load()
 	r, err := l.request(n, &req, op)
 	if err != nil {
 		return stint.Decision{}, err
@@ -167,7 +167,7 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
 	}
-	n := l.Load()
+	n := l.inForce.Load()
 	rs, err := l.requests(n, op, reqs)
 	if err != nil {
 		return stint.Decision{}, err
@@ -314,7 +314,7 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if l.closed.Load() {
 		return r, stint.ErrClosed
 	}
-	n := l.Load()
+	n := l.inForce.Load()
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
 		return r, err
 	}

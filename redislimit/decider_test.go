@@ -3,9 +3,13 @@ package redislimit
 import (
 	"context"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/decidertest"
 )
@@ -67,4 +71,14 @@ func TestDecider(t *testing.T) {
 			},
 		})
 	})
+}
+
+// A Limiter has the methods that its documentation lists, and none of a field's.
+func TestMethods(t *testing.T) {
+	t.Parallel()
+	field := reflect.TypeFor[*atomic.Pointer[limitsInForce]]()
+	for i := range field.NumMethod() {
+		_, has := reflect.TypeFor[*Limiter]().MethodByName(field.Method(i).Name)
+		require.False(t, has, field.Method(i).Name)
+	}
 }

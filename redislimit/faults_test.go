@@ -94,9 +94,9 @@ func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
-	r, err := l.request(l.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
+	r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
 	require.NoError(t, err)
-	trips := l.trips(l.Load(), script.Spend, []*request{&r}, time.Now())
+	trips := l.trips(l.inForce.Load(), script.Spend, []*request{&r}, time.Now())
 	l.carryOutAll(trips)
 	require.NoError(t, trips[0].Err)
 	for _, step := range []struct {
@@ -107,7 +107,7 @@ func TestLateUndo(t *testing.T) {
 		d, err := l.Spend(perID.Key("a"), 4)
 		require.NoError(t, err)
 		require.Equal(t, step.pass > 0, d.Allowed)
-		l.undo(l.Load(), trips)
+		l.undo(l.inForce.Load(), trips)
 		l.work.Go(func() {})
 	}
 	require.NoError(t, l.Close())

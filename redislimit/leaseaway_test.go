@@ -156,7 +156,7 @@ func TestLeasedRefused(t *testing.T) {
 	const interval = int64(time.Hour / 1000)
 	part := func(id string, args [12]int64) lease.Part {
 		return lease.Part{Bucket: lease.Bucket{Key: perID.Key(id), Interval: interval, Tolerance: 1000 * interval,
-			Since: &l.Load().since}, Args: args}
+			Since: &l.inForce.Load().since}, Args: args}
 	}
 	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))

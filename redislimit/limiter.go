@@ -18,13 +18,13 @@ import (
 // the same server and Prefix share. Open and New make one. Its methods may be
 // called from any number of goroutines.
 type Limiter struct {
-	opts Options
-	inForce
-	client Client
-	server *script.Server
-	seen   *lease.Seen
-	leases *lease.Table
-	node   *away.Node // decides while the server is away
+	opts    Options
+	inForce atomic.Pointer[limitsInForce]
+	client  Client
+	server  *script.Server
+	seen    *lease.Seen
+	leases  *lease.Table
+	node    *away.Node // decides while the server is away
 
 	start  time.Time
 	open   atomic.Int64 // spends that AwayOpen let pass

@@ -4,17 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// inForce are the limits in force.
-type inForce struct{ atomic.Pointer[limitsInForce] }
-
 // labeled returns a key as errors have it, with the limits in force now.
-func (f *inForce) labeled(key stint.Key) string { return f.Load().labeled(key) }
+func (l *Limiter) labeled(key stint.Key) string { return l.inForce.Load().labeled(key) }
 
 type limitsInForce struct {
 	limits *stint.Limits
@@ -56,7 +52,7 @@ func (n *limitsInForce) labeled(key stint.Key) string {
 }
 
 // Limits returns the limits in force.
-func (l *Limiter) Limits() *stint.Limits { return l.Load().limits }
+func (l *Limiter) Limits() *stint.Limits { return l.inForce.Load().limits }
 
 // SetLimits puts other limits in force on this machine. A bucket that was made
 // before waits no longer than an empty bucket of the new limit. Its time is
@@ -89,8 +85,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	l.setMu.Lock()
 	defer l.setMu.Unlock()
 	if l.node == nil {
-		l.Store(n)
-	} else if err := l.node.Declare(n.names, func() { l.Store(n) }); err != nil {
+		l.inForce.Store(n)
+	} else if err := l.node.Declare(n.names, func() { l.inForce.Store(n) }); err != nil {
 		return err
 	}
 	l.leases.SetLimits(&n.since, n.limitOf)

@@ -22,7 +22,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
 		Begin: l.begin, Closing: l.closing, Note: l.note,
 		Tell: l.tell,
-	}, l.Load().names)
+	}, l.inForce.Load().names)
 }
 
 func (l *Limiter) hasShare(name stint.Name) bool {
@@ -111,7 +111,7 @@ func (s awayServer) Shards() (ids *[16384]string, err error) {
 // Charge implements away.Server. If one of several calls fails, it makes no further
 // ones.
 func (s awayServer) Charge(debts []away.Debt, patience time.Duration) {
-	n := s.l.Load()
+	n := s.l.inForce.Load()
 	keys := make([]string, len(debts))
 	for i := range debts {
 		keys[i], debts[i].Err = s.l.opts.keyOf(debts[i].Key), ErrAway // unless a call is made

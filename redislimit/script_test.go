@@ -28,7 +28,7 @@ func TestMark(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		value := s.cli("GET", l.opts.keyOf(perID.Key("a"))).(string)
-		require.Equal(t, fmt.Sprint(l.Load().since.Load()), strings.Fields(value)[1])
+		require.Equal(t, fmt.Sprint(l.inForce.Load().since.Load()), strings.Fields(value)[1])
 		clock.pass(time.Second)
 		require.NoError(t, l.SetLimits(l.Limits()))
 	}
