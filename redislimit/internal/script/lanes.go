@@ -82,7 +82,6 @@ func (s *Server) Run(t *Trip) {
 	if t.Begun.IsZero() {
 		t.Begun = now
 	}
-	t.deadline = s.Deadline(t)
 	if s.late(t) {
 		return
 	}
@@ -160,7 +159,7 @@ func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
 	if arrived.Sub(t.Begun) < time.Millisecond {
 		return <-t.news
 	}
-	timer := time.NewTimer(time.Until(t.deadline))
+	timer := time.NewTimer(time.Until(s.Deadline(t)))
 	defer timer.Stop()
 	select {
 	case n := <-t.news:
@@ -228,7 +227,7 @@ func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 // late reports whether half of a trip's time is over. If so, late ends the
 // trip.
 func (s *Server) late(t *Trip) bool {
-	if time.Until(t.deadline) >= s.timeout(t.Synced)/2 {
+	if time.Until(s.Deadline(t)) >= s.timeout(t.Synced)/2 {
 		return false
 	}
 	s.tooLate(t)
@@ -272,13 +271,8 @@ func (s *Server) call(batch []*Trip) (again bool) {
 		finish(batch, notYet())
 		return false
 	}
-	deadline := batch[0].deadline
-	for _, t := range batch[1:] {
-		if t.deadline.Before(deadline) {
-			deadline = t.deadline
-		}
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	first := slices.MinFunc(batch, func(a, b *Trip) int { return a.Begun.Compare(b.Begun) })
+	ctx, cancel := context.WithDeadline(context.Background(), s.Deadline(first))
 	err := s.Call(ctx, batch)
 	cancel()
 	if len(batch) > 1 && (refused(err) || errors.Is(err, ErrCrossSlot)) {

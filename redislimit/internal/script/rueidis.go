@@ -16,8 +16,7 @@ import (
 // Rueidis is a Client of the library rueidis. It connects when it is first needed,
 // so Open does not fail while the server is away.
 type Rueidis struct {
-	opt     rueidis.ClientOption
-	timeout time.Duration
+	opt rueidis.ClientOption
 
 	mu      sync.Mutex
 	dialing chan struct{} // closed when the connection attempt ends
@@ -46,7 +45,7 @@ func NewRueidis(url string, timeout time.Duration, secure *tls.Config) (*Rueidis
 	opt.Dialer.Timeout = timeout
 	opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a sentinel's message may be missed
 	opt.ConnWriteTimeout = max(timeout, time.Second)
-	return &Rueidis{opt: opt, timeout: timeout}, nil
+	return &Rueidis{opt: opt}, nil
 }
 
 // get returns the client. It waits for a connection until ctx ends.
@@ -69,7 +68,7 @@ func (c *Rueidis) get(ctx context.Context) (rueidis.Client, error) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: connecting takes longer than %v", ErrAway, c.timeout)
+		return nil, fmt.Errorf("%w: connecting takes longer than %v", ErrAway, c.opt.Dialer.Timeout)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

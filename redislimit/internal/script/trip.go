@@ -19,8 +19,7 @@ type Trip struct {
 	Allowed bool
 	Err     error // after an error other than ErrReplicas the answers mean nothing
 
-	deadline time.Time
-	news     chan news // of a trip that waits; nil if it never did
+	news chan news // of a trip that waits; nil if it never did
 }
 
 // Gate guards the way to one server.
