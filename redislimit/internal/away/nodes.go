@@ -96,74 +96,52 @@ func (n *Node) adopt(names []stint.Name) error {
 	return nil
 }
 
-// record is what the file says about the debts of a Name.
-type record struct {
-	name   stint.Name
-	nodes  int64 // for which the debts were made
-	fewest int64 // for which some of them were made
-}
-
 // rescale brings the debts on Names to this number of machines, and then the
 // records. Debts grow before the records say so, and shrink afterwards.
 func (n *Node) rescale(names []stint.Name) error {
-	records, err := n.outdated(names)
-	if err != nil || len(records) == 0 {
-		return err
-	}
 	is := int64(n.Nodes)
-	for _, r := range records {
-		if r.nodes < is {
-			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
+	shrink := make(map[stint.Name]int64) // Names whose debts were made for more machines
+	for _, name := range names {
+		tat, err := n.TAT(nodesKey(name))
+		if err != nil {
+			return err
+		}
+		fewest, err := n.TAT(fewestKey(name))
+		if err != nil {
+			return err
+		}
+		recorded := n.nodesIn(tat)
+		was := cmp.Or(recorded, n.allNodes, is)
+		n.fewest[name] = min(cmp.Or(n.nodesIn(fewest), was), was, is)
+		switch {
+		case recorded == is && tat > n.now()+int64(farAway)/2:
+			continue
+		case was > is:
+			shrink[name] = was
+		case was < is:
+			if err := n.scaleDebts(name, is, was); err != nil {
 				return err
 			}
-			if err := n.setNumber(fewestKey(r.name), r.fewest); err != nil {
+			if err := n.setNumber(fewestKey(name), n.fewest[name]); err != nil {
+				return err
+			}
+			if err := n.Local.Flush(); err != nil {
 				return err
 			}
 		}
-	}
-	if err := n.Local.Flush(); err != nil {
-		return err
-	}
-	for _, r := range records {
-		if err := n.setNumber(nodesKey(r.name), is); err != nil {
+		if err := n.setNumber(nodesKey(name), is); err != nil {
 			return err
 		}
 	}
 	if err := n.Local.Flush(); err != nil {
 		return err
 	}
-	for _, r := range records {
-		if r.nodes > is {
-			if err := n.scaleDebts(r.name, is, r.nodes); err != nil {
-				return err
-			}
+	for name, was := range shrink {
+		if err := n.scaleDebts(name, is, was); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// outdated notes for how few machines the debts on Names were made, and returns
-// the records that have another number of machines, are missing, or might end.
-func (n *Node) outdated(names []stint.Name) (records []record, err error) {
-	is := int64(n.Nodes)
-	for _, name := range names {
-		tat, err := n.TAT(nodesKey(name))
-		if err != nil {
-			return nil, err
-		}
-		fewest, err := n.TAT(fewestKey(name))
-		if err != nil {
-			return nil, err
-		}
-		has := n.nodesIn(tat)
-		r := record{name: name, nodes: cmp.Or(has, n.allNodes, is)}
-		r.fewest = min(cmp.Or(n.nodesIn(fewest), r.nodes), r.nodes, is)
-		n.fewest[name] = r.fewest
-		if has != is || tat <= n.now()+int64(farAway)/2 {
-			records = append(records, r)
-		}
-	}
-	return records, nil
 }
 
 // setNumber records a number of machines. The next flush saves it.
