@@ -348,8 +348,6 @@ func (l *Limiter) backend() (*backend, chan struct{}) {
 
 // waitFor waits until there is another backend.
 func (l *Limiter) waitFor(ctx context.Context, changed chan struct{}, deadline time.Time) error {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
 	select {
 	case <-changed:
 		return nil
@@ -357,7 +355,7 @@ func (l *Limiter) waitFor(ctx context.Context, changed chan struct{}, deadline t
 		return stint.ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(time.Until(deadline)):
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

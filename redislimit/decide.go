@@ -362,14 +362,11 @@ func (l *Limiter) Wait(ctx context.Context, req stint.Request) (spent time.Time,
 			return time.Time{}, fmt.Errorf("redislimit: wait for %s: its tokens would come too late, in %v: %w", l.labeled(req.Key),
 				d.RetryAfter, context.DeadlineExceeded)
 		}
-		timer := time.NewTimer(d.RetryAfter)
 		select {
-		case <-timer.C:
+		case <-time.After(d.RetryAfter):
 		case <-ctx.Done():
-			timer.Stop()
 			return time.Time{}, ctx.Err()
 		case <-l.closing:
-			timer.Stop()
 			return time.Time{}, stint.ErrClosed
 		}
 	}

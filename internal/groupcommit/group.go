@@ -137,14 +137,12 @@ func (b *Batch[W]) Await(begun time.Time, stop <-chan struct{}) error {
 		return b.err
 	default: // the first caller has waited for the timeout; this one may have come later
 	}
-	timer := time.NewTimer(b.group.timeout - time.Since(begun))
-	defer timer.Stop()
 	select {
 	case <-b.done:
 		return b.err
 	case <-stop:
 		return ErrStopped
-	case <-timer.C:
+	case <-time.After(b.group.timeout - time.Since(begun)):
 		return ErrTimeout
 	}
 }
@@ -252,11 +250,9 @@ func (g *Group[W]) linger() {
 	if few || most <= 0 {
 		return
 	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
 	select {
 	case <-g.full:
-	case <-timer.C:
+	case <-time.After(most):
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

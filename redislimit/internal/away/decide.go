@@ -36,11 +36,9 @@ func (n *Node) While(o *Outage, until time.Time, f func()) (was bool, err error)
 		if charging == nil {
 			return away, nil
 		}
-		timer := time.NewTimer(time.Until(until))
 		select {
 		case <-charging:
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(time.Until(until)):
 			return true, fmt.Errorf("%w: it is back, and is being charged", script.ErrAway)
 		}
 	}

@@ -143,18 +143,10 @@ func (o *Outage) probe(cause error, at time.Time) {
 	defer o.probing.Unlock()
 	n.Tell(cause, at)
 	for pause := time.Duration(0); ; pause = min(max(firstProbe, 2*pause), lastProbe) {
-		if pause > 0 {
-			timer := time.NewTimer(pause/2 + rand.N(pause/2))
-			select {
-			case <-timer.C:
-			case <-n.Closing:
-			}
-			timer.Stop()
-		}
 		select {
 		case <-n.Closing:
 			return
-		default:
+		case <-time.After(pause/2 + rand.N(pause/2+1)):
 		}
 		err := o.back()
 		if n.Note(err); err == nil {

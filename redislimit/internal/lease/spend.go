@@ -54,12 +54,10 @@ func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.
 	}
 	s.mu.Unlock()
 	waited = time.Now()
-	timer := time.NewTimer(t.Timeout)
-	defer timer.Stop()
 	select {
 	case <-w.done:
 		return w.Outcome, true, waited, w.err
-	case <-timer.C:
+	case <-time.After(t.Timeout):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -159,12 +159,10 @@ func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
 	if arrived.Sub(t.Begun) < time.Millisecond {
 		return <-t.news
 	}
-	timer := time.NewTimer(time.Until(s.Deadline(t)))
-	defer timer.Stop()
 	select {
 	case n := <-t.news:
 		return n
-	case <-timer.C:
+	case <-time.After(time.Until(s.Deadline(t))):
 	}
 	s.lanes.mu.Lock()
 	i := slices.Index(in.waiting, t)
