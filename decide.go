@@ -546,50 +546,51 @@ type request struct {
 type asked struct {
 	key   Key
 	cost  int64
+	given *rule  // the caller's limit; nil: the configured one
+	spent int64  // of a refund: instant of the spend; 0 if it is unknown
+	at    int    // index in the caller's requests
+	nth   int    // rs[i].nth is the index in rs, which are sorted, of the caller's i-th request
+	group *group // nil if its bucket decides alone
 	op    op
 	mode  Mode
-	given *rule // the caller's limit; nil: the configured one
-	spent int64 // of a refund: instant of the spend; 0 if it is unknown
-	waits bool  // it asks until it passes: a denial does not count
-	at    int   // index in the caller's requests
 	role  role
-	group *group // nil if its bucket decides alone
-	added bool   // for a class: its total or floor
+	added bool // for a class: its total or floor
+	waits bool // it asks until it passes: a denial does not count
 }
 
 // found is the bucket that a request found.
 type found struct {
 	located
-	known    bool // findLocked found the state of the bucket
-	resident bool // in memory: index is valid
-	index    uint32
-	rule     uint32      // configured: index in rules of the shard's limits
-	level    cache.Level // of the given limit; 0: that of the bucket's rule
-	tat      int64       // in the slot, or as loaded
+	tat   int64 // in the slot, or as loaded
+	index uint32
+	rule  uint32 // configured: index in rules of the shard's limits
 
 	limits   *Limits // at the last load; nil before it
 	saved    int64   // TAT in the store at that load
 	removals uint32  // of the shard before that load
 
-	drawn *drawn // if other groups of this call have the same total
+	known    bool        // findLocked found the state of the bucket
+	resident bool        // in memory: index is valid
+	level    cache.Level // of the given limit; 0: that of the bucket's rule
+	drawn    *drawn      // if other groups of this call have the same total
 }
 
 // outcome is what a request did to its bucket.
 type outcome struct {
-	decided  int64 // by submit: instant of the decision
-	from, to int64 // TAT before the request, and after it
-	allowed  bool
-	counted  int           // as allowed, so many times
-	stays    bool          // even if the commit fails
+	decided  int64         // by submit: instant of the decision
+	from, to int64         // TAT before the request, and after it
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
+	counted  int32         // as allowed, so many times
+	allowed  bool
+	stays    bool // even if the commit fails
 }
 
 // change returns the change that the request made, as the cache has it.
 func (r *request) change() cache.Change {
 	return cache.Change{
 		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
-		Turns: r.turns, Counted: r.counted, Builds: r.builds(), Stays: r.stays,
+		Turns: r.turns, Counted: int(r.counted), Builds: r.builds(), Stays: r.stays,
 	}
 }
 

@@ -152,6 +152,7 @@ func (l *Limiter) submitAll(
 		return nil, Key{}, err
 	}
 	sortRequests(rs)
+	oneTotal := false // for several groups
 	for i := range rs[1:] {
 		a, b := &rs[i], &rs[i+1]
 		switch {
@@ -163,7 +164,7 @@ func (l *Limiter) submitAll(
 		case a.drawn == nil:
 			a.drawn = new(drawn)
 		}
-		b.drawn = a.drawn
+		b.drawn, oneTotal = a.drawn, true
 	}
 	asked := func(at int) Key { return reqs[rs[at].at].Key } // not of the total or the floor
 	if at, err := l.lockAllFound(rs); err == errNowShare {
@@ -174,7 +175,9 @@ func (l *Limiter) submitAll(
 	now := l.clock.Now()
 	strictest, at, err := decideAllLocked(rs, len(reqs), ds, now)
 	if err == nil {
-		rs = joinTotals(rs, strictest.Allowed)
+		if oneTotal {
+			rs = joinTotals(rs, strictest.Allowed)
+		}
 		writeAllLocked(rs, now)
 		if strictest.Allowed {
 			in = l.submitLocked(rs, now)
@@ -284,24 +287,20 @@ func unlockAll(rs []request) {
 // with SpendOnly come last, because they take what the others leave. The error is
 // that of rs[at].
 func decideAllLocked(rs []request, n int, ds []Decision, now int64) (strictest Decision, at int, err error) {
-	var few [4]int
-	order := few[:min(n, len(few))]
-	if n > len(few) {
-		order = make([]int, n)
-	}
 	for i := range rs {
 		r := &rs[i]
 		if r.group != nil {
 			r.group.at[r.role], r.group.has[r.role] = i, true
 		}
 		if !r.added {
-			order[r.at] = i
+			rs[r.at].nth = i
 		}
 	}
 	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
 	voted := false
 	for _, votes := range [...]bool{true, false} {
-		for _, i := range order {
+		for at := range n {
+			i := rs[at].nth
 			r := &rs[i]
 			if votes == (r.mode == SpendOnly) {
 				continue
