@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/spell"
 )
@@ -122,7 +123,7 @@ func lockedOut(id string) (of string, ok bool) {
 
 // holds returns how long each bucket is held. A bucket without a hold is not in
 // the map.
-func holds(store *readStore, now time.Time) (map[stint.Key]time.Duration, error) {
+func holds(store dbfile.Store, now time.Time) (map[stint.Key]time.Duration, error) {
 	held := map[stint.Key]time.Duration{}
 	for change, err := range store.All(stint.Unknown) {
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 func newCheck() *cobra.Command {
@@ -25,7 +26,7 @@ would be left after the spend. --cost 0 shows what is left now.`,
 // no file, and gives no label a number. If nothing was ever spent, the store is
 // empty.
 func (f *dbFlags) openToLook(label string) (*target, error) {
-	to, err := reach(f, label, (*dbFlags).openToRead, func(store *readStore) (*target, error) {
+	to, err := reach(f, label, (*dbFlags).openToRead, func(store dbfile.Store) (*target, error) {
 		if name, ok := numberOf(store.Labels(), label); ok {
 			return &target{cmd: f.cmd, store: unsaved{store}, name: name}, nil
 		}
@@ -39,7 +40,7 @@ func (f *dbFlags) openToLook(label string) (*target, error) {
 
 // unsaved is a store that ignores what a Limiter deletes, such as holds that
 // are over.
-type unsaved struct{ *readStore }
+type unsaved struct{ dbfile.Store }
 
 func (unsaved) Save([]stint.Change) error { return nil }
 

@@ -12,13 +12,14 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 )
 
 // openOrAsk opens the file or, if another process has it open, connects to that
 // process. It returns the one or the other. It waits for a process that is
 // about to open or to close the file.
-func openOrAsk[S any](f *dbFlags, open func(*dbFlags) (S, error)) (store S, owner *hostlimit.Limiter, err error) {
+func openOrAsk(f *dbFlags, open func(*dbFlags) (dbfile.Store, error)) (store dbfile.Store, owner *hostlimit.Limiter, err error) {
 	path, _, err := f.file()
 	if err != nil {
 		return store, nil, err
@@ -71,15 +72,15 @@ func labelsOf(owner *hostlimit.Limiter) map[stint.Name]string {
 // look opens the file for reading or, if a program has the file open, a copy that
 // the program sends.
 func (f *dbFlags) look() (*readStore, error) {
-	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
-	if owner == nil {
-		return store, err
-	}
-	defer owner.Close()
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
 	}
+	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
+	if err != nil || owner == nil {
+		return &readStore{Store: store, path: path}, err
+	}
+	defer owner.Close()
 	ctx, stop := untilInterrupted(f.cmd)
 	defer stop()
 	file, err := tempFile("stint-snapshot-*.db")
@@ -88,7 +89,7 @@ func (f *dbFlags) look() (*readStore, error) {
 	}
 	_, err = f.copy(ctx, owner, file)
 	if err = errors.Join(err, failed(file.Close())); err == nil {
-		store, err = readFile(file.Name(), path, f.lockTimeout)
+		store, err = readFile(file.Name(), f.lockTimeout)
 	}
 	// The copy goes now, because a signal, such as that of a closed pipe, may end
 	// the process before it closes the store. Windows keeps a file that is open.
@@ -96,10 +97,11 @@ func (f *dbFlags) look() (*readStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	if store.pid = owner.OwnerPID(); !gone {
-		store.temp = file.Name()
+	copied := &readStore{Store: store, path: path, pid: owner.OwnerPID()}
+	if !gone {
+		copied.temp = file.Name()
 	}
-	return store, nil
+	return copied, nil
 }
 
 // read calls do with the file as look opens it, and the time of its buckets.
@@ -108,7 +110,7 @@ func (f *dbFlags) read(do func(store *readStore, now time.Time) error) error {
 	if err != nil {
 		return err
 	}
-	now, err := timeOf(f.cmd, store.Store)
+	now, err := timeOf(f.cmd, store)
 	if err == nil {
 		err = do(store, now)
 	}
@@ -124,7 +126,7 @@ type snapshotter interface {
 // interruption.
 func (f *dbFlags) copy(ctx context.Context, from snapshotter, to io.Writer) (int64, error) {
 	total := int64(-1)
-	if store, ok := from.(*readStore); ok {
+	if store, ok := from.(dbfile.Store); ok {
 		total = store.Stats().Bytes
 	}
 	bar := newProgress(f.cmd.ErrOrStderr(), "copying", total, true)

@@ -112,29 +112,24 @@ func (f *dbFlags) openExisting() (dbfile.Store, error) {
 }
 
 // openToRead opens the file so that nothing in it changes.
-func (f *dbFlags) openToRead() (*readStore, error) {
+func (f *dbFlags) openToRead() (dbfile.Store, error) {
 	path, _, err := f.file()
 	if err != nil {
 		return nil, err
 	}
-	return readFile(path, path, f.lockTimeout)
+	return readFile(path, f.lockTimeout)
 }
 
-// readFile opens the file at path for reading. If path is a copy, of is the
-// path of the original, which the output names.
-func readFile(path, of string, timeout time.Duration) (*readStore, error) {
+func readFile(path string, timeout time.Duration) (dbfile.Store, error) {
 	store, err := dbfile.Open(path, nil, &stint.Options{ReadOnly: true, LockTimeout: timeout})
-	if err != nil {
-		return nil, failed(ifEmpty(path, notThere(err)))
-	}
-	return &readStore{Store: store, path: of}, nil
+	return store, failed(ifEmpty(path, notThere(err)))
 }
 
-// readStore is a file that is open for reading.
+// readStore is a file as look opens it.
 type readStore struct {
 	dbfile.Store
-	path string
-	temp string // the copy that is open instead, if Close must remove it
+	path string // even if a copy of that file is open
+	temp string // the copy, if Close must remove it
 	pid  int    // of the program that made the copy
 }
 

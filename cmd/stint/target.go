@@ -66,7 +66,8 @@ func (f *dbFlags) openToGive(label string) (*target, error) {
 
 // reach opens the target of a label. If no program has the file, found makes
 // the target from the open file.
-func reach[S any](f *dbFlags, label string, open func(*dbFlags) (S, error), found func(S) (*target, error)) (*target, error) {
+func reach(f *dbFlags, label string, open func(*dbFlags) (dbfile.Store, error),
+	found func(dbfile.Store) (*target, error)) (*target, error) {
 	store, owner, err := openOrAsk(f, open)
 	switch {
 	case err != nil:

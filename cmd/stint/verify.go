@@ -19,6 +19,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/fsck"
 )
@@ -98,7 +99,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 	var found verified
 	store, err := f.db.openToRead()
 	if err == nil {
-		err = errors.Join(found.look(cmd, store, f.db.lockTimeout, limits, numbers), store.Close())
+		err = errors.Join(found.look(cmd, store, path, f.db.lockTimeout, limits, numbers), store.Close())
 	}
 	switch {
 	case errors.Is(err, stint.ErrCorrupt):
@@ -154,17 +155,17 @@ type verified struct {
 	ahead map[string]int // by label, the buckets that tooFarAhead counts
 }
 
-func (v *verified) look(cmd *cobra.Command, store *readStore, lockTimeout time.Duration,
+func (v *verified) look(cmd *cobra.Command, store dbfile.Store, path string, lockTimeout time.Duration,
 	limits *stint.Limits, numbers map[string]stint.Name) (err error) {
 	bar := newProgress(cmd.ErrOrStderr(), "verifying", -1, false)
 	defer bar.close()
-	if v.Verified, err = fsck.Verify(store.path, lockTimeout, bar.add); err != nil {
+	if v.Verified, err = fsck.Verify(path, lockTimeout, bar.add); err != nil {
 		return err
 	}
-	if err := askBbolt(cmd.Context(), store.path); err != nil {
+	if err := askBbolt(cmd.Context(), path); err != nil {
 		return err
 	}
-	now, err := timeOf(cmd, store.Store)
+	now, err := timeOf(cmd, store)
 	if err != nil {
 		return err
 	}
@@ -273,7 +274,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 
 // tooFarAhead counts, by label, the buckets that will be full later than their
 // limit allows.
-func tooFarAhead(store *readStore, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
+func tooFarAhead(store dbfile.Store, limits *stint.Limits, numbers map[string]stint.Name, now time.Time) (
 	map[string]int, error) {
 	ahead := map[string]int{}
 	for name, label := range store.Labels() {

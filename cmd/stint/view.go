@@ -8,13 +8,14 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // view is a file that is open for reading, or the program that has it open. It
 // reads the TATs of a file without a Limiter, which would delete holds that are
 // over.
 type view struct {
-	store  *readStore         // nil if a program answers
+	store  dbfile.Store       // nil if a program answers
 	owner  *hostlimit.Limiter // nil if the file does
 	labels map[stint.Name]string
 	now    time.Time // of the file or the program
@@ -31,7 +32,7 @@ func (f *dbFlags) view() (*view, error) {
 	case owner != nil:
 		return &view{owner: owner, labels: labelsOf(owner), now: owner.Now(), pid: owner.OwnerPID()}, nil
 	}
-	now, err := timeOf(f.cmd, store.Store)
+	now, err := timeOf(f.cmd, store)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
