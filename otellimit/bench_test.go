@@ -54,7 +54,7 @@ func BenchmarkObserver(b *testing.B) {
 		}
 	})
 	tracer := tracesdk.NewTracerProvider().Tracer("test")
-	attrs := []attribute.KeyValue{otellimit.DecisionKey.String("allowed"), otellimit.LimitKey.String("address")}
+	attrs := []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "address")}
 	for _, c := range []struct {
 		name string
 		f    func(context.Context)

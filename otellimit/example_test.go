@@ -43,8 +43,8 @@ func printSum(reader sdk.Reader, name string) {
 			continue
 		}
 		for _, p := range sum.DataPoints {
-			limit, _ := p.Attributes.Value(otellimit.LimitKey)
-			decision, _ := p.Attributes.Value(otellimit.DecisionKey)
+			limit, _ := p.Attributes.Value("stint.limit")
+			decision, _ := p.Attributes.Value("stint.decision")
 			fmt.Println(m.Name, limit.AsString(), decision.AsString(), p.Value)
 		}
 	}

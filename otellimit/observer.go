@@ -51,7 +51,7 @@ func NewObserver(m metric.Meter) (*Observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Observer{requests: c, failed: adding(DecisionKey.String("error"))}
+	o := &Observer{requests: c, failed: adding(decisionKey.String("error"))}
 	o.series.Store(new(map[request]*series))
 	return o, nil
 }
@@ -95,7 +95,7 @@ func (o *Observer) Decisions(ctx context.Context, ds []rules.Decision) {
 func (o *Observer) Error(ctx context.Context, err error) {
 	o.requests.Add(ctx, 1, o.failed...)
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.SetAttributes(DecisionKey.String("error"))
+		span.SetAttributes(decisionKey.String("error"))
 	}
 }
 
@@ -109,10 +109,10 @@ func (o *Observer) of(d *rules.Decision) *series {
 	if r.allowed {
 		word = "allowed"
 	}
-	attrs := []attribute.KeyValue{DecisionKey.String(word), LimitKey.String(r.label)}
+	attrs := []attribute.KeyValue{decisionKey.String(word), limitKey.String(r.label)}
 	s := &series{span: attrs}
 	if r.shadow {
-		attrs = append(slices.Clone(attrs), ShadowKey.Bool(true))
+		attrs = append(slices.Clone(attrs), shadowKey.Bool(true))
 	}
 	s.add = adding(slices.Clone(attrs)...) // a Set sorts its attributes
 	o.mu.Lock()

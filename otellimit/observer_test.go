@@ -47,7 +47,7 @@ func TestObserver(t *testing.T) {
 		"allowed": {
 			ds:       []rules.Decision{yes, fewer},
 			requests: map[string]float64{"stint.decision=allowed,stint.limit=address": 1, "stint.decision=allowed,stint.limit=fewer": 1},
-			span:     []attribute.KeyValue{otellimit.DecisionKey.String("allowed"), otellimit.LimitKey.String("fewer")},
+			span:     []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "fewer")},
 		},
 		"denied": {
 			ds: []rules.Decision{yes, no, longer, shadow},
@@ -56,7 +56,7 @@ func TestObserver(t *testing.T) {
 				"stint.decision=denied,stint.limit=longer":                   1,
 				"stint.decision=denied,stint.limit=shadow,stint.shadow=true": 1,
 			},
-			span: []attribute.KeyValue{otellimit.DecisionKey.String("denied"), otellimit.LimitKey.String("longer")},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "longer")},
 		},
 		"shadow only": {
 			ds:       []rules.Decision{shadow},
@@ -64,17 +64,17 @@ func TestObserver(t *testing.T) {
 		},
 		"not spent yet": {
 			ds:   []rules.Decision{waiting},
-			span: []attribute.KeyValue{otellimit.DecisionKey.String("allowed"), otellimit.LimitKey.String("login")},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "login")},
 		},
 		"denied before a status": {
 			ds:       []rules.Decision{refused},
 			requests: map[string]float64{"stint.decision=denied,stint.limit=login": 1},
-			span:     []attribute.KeyValue{otellimit.DecisionKey.String("denied"), otellimit.LimitKey.String("login")},
+			span:     []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "login")},
 		},
 		"error": {
 			err:      stint.ErrFull,
 			requests: map[string]float64{"stint.decision=error": 1},
-			span:     []attribute.KeyValue{otellimit.DecisionKey.String("error")},
+			span:     []attribute.KeyValue{attribute.String("stint.decision", "error")},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestObserverMiddleware(t *testing.T) {
 	var got []string
 	for _, span := range spans.Ended() {
 		set := attribute.NewSet(span.Attributes()...)
-		limit, _ := set.Value(otellimit.LimitKey)
-		verdict, _ := set.Value(otellimit.DecisionKey)
+		limit, _ := set.Value("stint.limit")
+		verdict, _ := set.Value("stint.decision")
 		got = append(got, limit.AsString()+" "+verdict.AsString())
 	}
 	assert.Equal(t, []string{"login allowed", "login denied", "login allowed",

@@ -15,13 +15,13 @@ import (
 
 // Attributes of the metrics and spans.
 const (
-	LimitKey     = attribute.Key("stint.limit")
-	DecisionKey  = attribute.Key("stint.decision")
-	ShadowKey    = attribute.Key("stint.shadow")
-	DirectionKey = attribute.Key("stint.clock.direction")
+	limitKey     = attribute.Key("stint.limit")
+	decisionKey  = attribute.Key("stint.decision")
+	shadowKey    = attribute.Key("stint.shadow")
+	directionKey = attribute.Key("stint.clock.direction")
 )
 
-// undeclared is the value of LimitKey for Names that are not declared.
+// undeclared is the value of limitKey for Names that are not declared.
 const undeclared = "_OTHER"
 
 // A Source has what Register reports. A *stint.Limiter is one, and so is a
@@ -55,7 +55,7 @@ func Register(m metric.Meter, s Source, opts *Options) (metric.Registration, err
 	}
 	r := &reader{source: s, attrs: attrs, limits: make(map[stint.Name]*limitSeries)}
 	r.plain, r.forward, r.backward =
-		r.with(), r.with(DirectionKey.String("forward")), r.with(DirectionKey.String("backward"))
+		r.with(), r.with(directionKey.String("forward")), r.with(directionKey.String("backward"))
 	in := instruments{meter: m}
 	r.decisions = in.counter("stint.decisions", "{decision}", "Decisions to spend or to reserve.")
 	r.errors = in.counter("stint.errors", "{error}", "Calls that returned an error.")
@@ -220,9 +220,9 @@ func (r *reader) seriesLocked(limits *stint.Limits, name stint.Name) *limitSerie
 	}
 	s = &limitSeries{
 		label:   label,
-		all:     r.with(LimitKey.String(label)),
-		allowed: r.with(LimitKey.String(label), DecisionKey.String("allowed")),
-		denied:  r.with(LimitKey.String(label), DecisionKey.String("denied")),
+		all:     r.with(limitKey.String(label)),
+		allowed: r.with(limitKey.String(label), decisionKey.String("allowed")),
+		denied:  r.with(limitKey.String(label), decisionKey.String("denied")),
 	}
 	r.limits[name] = s
 	return s
