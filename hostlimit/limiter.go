@@ -366,8 +366,10 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 		return b.do(ctx, c)
 	}
 	own, reqs := l.limits.Load(), c.Requests
-	if err := own.declares(c); err != nil {
-		return err
+	for _, key := range c.Keys {
+		if err := own.declares(key.Name); err != nil {
+			return err
+		}
 	}
 	c.Requests = append(c.Given, reqs...)
 	given := c.Requests
@@ -410,13 +412,10 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 	return nil
 }
 
-// declares returns ErrUnknownName if a call is for a Name that only another
-// process declares. give checks the requests.
-func (d *declared) declares(c *wire.Call) error {
-	for _, key := range c.Keys {
-		if _, ok := d.names[key.Name]; !ok {
-			return fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
-		}
+// declares returns ErrUnknownName for a Name that at most another process declares.
+func (d *declared) declares(name stint.Name) error {
+	if _, ok := d.names[name]; !ok {
+		return fmt.Errorf("%w %d", stint.ErrUnknownName, name)
 	}
 	return nil
 }
@@ -424,8 +423,8 @@ func (d *declared) declares(c *wire.Call) error {
 // give puts the limit of this process into a request that another process
 // decides, and the level of limits that name none.
 func (d *declared) give(req *stint.Request, level stint.Durability) error {
-	if _, ok := d.names[req.Key.Name]; !ok {
-		return fmt.Errorf("%w %d", stint.ErrUnknownName, req.Key.Name)
+	if err := d.declares(req.Key.Name); err != nil {
+		return err
 	}
 	if req.Limit == (stint.Limit{}) && !d.whole[req.Key.Name] {
 		req.Limit = d.limitOf(req.Key)
@@ -456,35 +455,25 @@ func (d *declared) show(of *stint.Decision, reqs, given []stint.Request) {
 	}
 }
 
-// seen returns a bucket with the Limit and the Remaining of this process. If the
-// limit of this process follows the calendar and that of the owner is another
-// one, Remaining is the owner's: seenNow asks for it.
-func (d *declared) seen(k stint.Bucket) stint.Bucket {
+// seenNow gives a bucket the Limit and the Remaining of this process. If its limit
+// follows the calendar, and that of the owner is another one, the owner is asked
+// once more.
+func (d *declared) seenNow(ctx context.Context, to caller, k *stint.Bucket) error {
 	limit, ok := d.limits.For(k.Key)
 	if d.whole[k.Key.Name] || limit == k.Limit {
-		return k
+		return nil
 	}
 	k.Limit = limit
 	if ok && limit.FollowsCalendar() {
-		return k
+		c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: limit}}}
+		if err := to.do(ctx, &c); err != nil {
+			return err
+		}
+		k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter
+		return nil
 	}
 	if k.Remaining = 0; ok && limit.Interval() > 0 {
 		k.Remaining = int64(max(0, limit.Tolerance()-k.ResetAfter) / limit.Interval())
 	}
-	return k
-}
-
-// seenNow is seen for a bucket that the owner may be asked about once more.
-func (d *declared) seenNow(ctx context.Context, to caller, k *stint.Bucket) error {
-	theirs := k.Limit
-	*k = d.seen(*k)
-	if k.Limit == theirs || !k.Limit.FollowsCalendar() {
-		return nil
-	}
-	c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: k.Limit}}}
-	if err := to.do(ctx, &c); err != nil {
-		return err
-	}
-	k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter
 	return nil
 }

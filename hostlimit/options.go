@@ -55,19 +55,12 @@ const (
 	GuestRefused                        // the owner refused a connection, or ended it for an error
 )
 
+var eventKinds = [...]string{"", "became owner", "became guest", "owner lost", "takeover failed", "guest refused"}
+
 // String returns what happened, in two or three words.
 func (k EventKind) String() string {
-	switch k {
-	case BecameOwner:
-		return "became owner"
-	case BecameGuest:
-		return "became guest"
-	case OwnerLost:
-		return "owner lost"
-	case TakeoverFailed:
-		return "takeover failed"
-	case GuestRefused:
-		return "guest refused"
+	if k > 0 && int(k) < len(eventKinds) {
+		return eventKinds[k]
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
