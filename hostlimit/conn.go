@@ -269,32 +269,25 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 }
 
 // copy makes a connection of its own for a copy of the file, so that no other
-// call waits for the caller's Writer.
+// call waits for the caller's Writer. An owner that closes stops listening a moment
+// before it says goodbye, and one whose socket was removed makes it anew.
 func (c *conn) copy(ctx context.Context, call *wire.Call) error {
-	own, err := c.another()
-	if err != nil {
-		return err
-	}
-	own.place = place{}
-	defer own.close()
-	return own.do(ctx, call)
-}
-
-// another makes another connection to the owner. An owner that closes stops
-// listening a moment before it says goodbye, and one whose socket was removed
-// makes it anew.
-func (c *conn) another() (*conn, error) {
 	for begun := time.Now(); !c.isOver(); {
 		own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
-		if !errors.Is(err, ErrNoOwner) || errors.Is(err, ErrNoAnswer) || time.Since(begun) > c.timeout {
-			return own, err
+		switch {
+		case err == nil:
+			own.place = place{}
+			defer own.close()
+			return own.do(ctx, call)
+		case !errors.Is(err, ErrNoOwner) || errors.Is(err, ErrNoAnswer) || time.Since(begun) > c.timeout:
+			return err
 		}
 		select {
 		case <-c.quit:
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-	return nil, errMoved
+	return errMoved
 }
 
 // turn is a reservation that the owner keeps.
