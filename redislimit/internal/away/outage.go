@@ -26,7 +26,7 @@ type Outage struct {
 	away    atomic.Bool
 	since   atomic.Int64          // server's time when away began
 	began   atomic.Int64          // elapsed time then
-	doubted atomic.Pointer[doubt] // nil unless a call had no answer in time, and none has had one since
+	doubted atomic.Pointer[error] // of a call that had no answer in time, if none has had one since; or nil
 	probing sync.Mutex            // held by the probe
 
 	settling sync.Mutex   // held while debts are charged
@@ -61,9 +61,6 @@ func (o *Outage) spent(reqs []stint.Request) {
 // Away reports whether no call may be made now.
 func (o *Outage) Away() bool { return o.away.Load() }
 
-// doubt is the time between a call without an answer and the next answer.
-type doubt struct{ cause error }
-
 // Ended notices that the server is away. That is so if it cannot be reached,
 // replied that it cannot decide, or broke a connection. If it gave no answer in
 // time, it may be slow, or this machine may be, so a probe asks again. If all
@@ -80,8 +77,9 @@ func (o *Outage) Ended(err error) {
 	case errors.Is(err, script.ErrAway):
 		o.Begin(err)
 	case errors.Is(err, script.ErrNoAnswer) && errors.Is(err, context.DeadlineExceeded):
-		if d := (&doubt{err}); o.doubted.CompareAndSwap(nil, d) {
-			o.node.Config.Begin(func() { o.dispel(d) })
+		cause := err // escapes only here
+		if o.doubted.CompareAndSwap(nil, &cause) {
+			o.node.Config.Begin(func() { o.dispel(&cause) })
 		}
 	case errors.Is(err, script.ErrNoAnswer) && !isReply:
 		o.Begin(err)
@@ -94,12 +92,12 @@ func (o *Outage) Ended(err error) {
 
 // dispel probes the server. It is away if neither the probe nor a call since the
 // doubt began has an answer.
-func (o *Outage) dispel(d *doubt) {
+func (o *Outage) dispel(doubt *error) {
 	_, err := o.answers()
-	if script.IsAway(err) && o.doubted.Load() == d {
-		o.Begin(d.cause)
+	if script.IsAway(err) && o.doubted.Load() == doubt {
+		o.Begin(*doubt)
 	}
-	o.doubted.CompareAndSwap(d, nil)
+	o.doubted.CompareAndSwap(doubt, nil)
 }
 
 // Begin begins the time away, unless it has begun.
@@ -112,7 +110,7 @@ func (o *Outage) Begin(err error) {
 	defer n.mu.Unlock()
 	if !o.away.Load() {
 		o.mark()
-		n.Config.Begin(func() { o.probe(err, time.Unix(0, o.since.Load())) })
+		n.Config.Begin(func() { o.probe(err) })
 	}
 }
 
@@ -137,11 +135,11 @@ func (o *Outage) end() {
 
 // probe asks the server until it can decide. Then it charges the debts of this
 // machine, and ends the time away.
-func (o *Outage) probe(cause error, at time.Time) {
+func (o *Outage) probe(cause error) {
 	n := o.node
 	o.probing.Lock() // the events of the last time away come first
 	defer o.probing.Unlock()
-	n.Tell(cause, at)
+	n.Tell(cause, time.Unix(0, o.since.Load()))
 	for pause := time.Duration(0); ; pause = min(max(firstProbe, 2*pause), lastProbe) {
 		select {
 		case <-n.Closing:

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit/internal/script"
@@ -68,13 +67,12 @@ func (n *Node) LoadShards() bool {
 		return known
 	}
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	if known && n.Under() { // a shard went away while the slots were read
-		n.mu.Unlock()
 		return true
 	}
 	owes := n.whole.settled.Load() != n.whole.spends.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
-	var fresh []*Outage
 	for slot, id := range ids {
 		if id == "" {
 			continue
@@ -90,7 +88,6 @@ func (n *Node) LoadShards() bool {
 			}
 			if owes && n.whole.away.Load() {
 				o.mark()
-				fresh = append(fresh, o)
 			}
 		}
 		all[id] = o
@@ -101,9 +98,10 @@ func (n *Node) LoadShards() bool {
 	n.shards.mu.Unlock()
 	n.shards.of.Store(of)
 	n.whole.end()
-	n.mu.Unlock()
-	for _, o := range fresh {
-		n.Config.Begin(func() { o.probe(errUncharged, time.Unix(0, o.since.Load())) })
+	for _, o := range all {
+		if o.away.Load() { // it was marked here
+			n.Config.Begin(func() { o.probe(errUncharged) })
+		}
 	}
 	return true
 }
