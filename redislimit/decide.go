@@ -124,14 +124,14 @@ func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 // one. Every call ends within Options.Timeout, so the context has no part in it: a
 // client that disconnects early spends all the same.
 func (l *Limiter) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	if ds == nil {
-		return l.all(script.Spend, reqs, nil)
+	if ds != nil {
+		if len(ds) < len(reqs) {
+			return stint.Decision{}, fmt.Errorf("redislimit: Do: %d requests, and room for %d decisions", len(reqs),
+				len(ds))
+		}
+		ds = ds[:len(reqs)]
 	}
-	if len(ds) < len(reqs) {
-		return stint.Decision{}, fmt.Errorf("redislimit: Do: %d requests, and room for %d decisions", len(reqs),
-			len(ds))
-	}
-	return l.all(script.Spend, reqs, ds[:len(reqs)])
+	return l.all(script.Spend, reqs, ds)
 }
 
 // Refund gives the tokens of requests back to their buckets, and returns the
@@ -152,13 +152,12 @@ func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (
 		}
 		return d, err
 	}
-	own := ds
-	if own == nil {
-		own = make([]stint.Decision, len(reqs))
+	if ds == nil {
+		ds = make([]stint.Decision, len(reqs))
 	}
-	d, err := l.together(op, reqs, own)
+	d, err := l.together(op, reqs, ds)
 	if err != nil {
-		clear(own)
+		clear(ds)
 	}
 	return d, err
 }

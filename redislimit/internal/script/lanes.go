@@ -55,10 +55,9 @@ type lane struct {
 type news int
 
 const (
-	nothing news = iota // it has waited for too long
-	answered
-	leads // it makes the next call
-	alone // its call ran nothing; it calls again, alone
+	answered news = iota // or it has waited for too long
+	leads                // it makes the next call
+	alone                // its call ran nothing; it calls again, alone
 )
 
 // Waiting returns the number of trips that wait for a call to end.
@@ -109,8 +108,6 @@ func (s *Server) Run(t *Trip) {
 	s.another(in, now)
 	s.lanes.mu.Unlock()
 	switch s.wait(t, in, now) {
-	case nothing:
-		s.tooLate(t)
 	case leads:
 		s.lead(t, of, in)
 	case alone:
@@ -154,7 +151,7 @@ func (in *lane) begin(now time.Time) {
 
 // wait returns the news of a waiting trip. If the trip's caller had waited for
 // something else before, calls that end later may be before it. Then wait removes
-// the trip from the lane at its deadline, and returns nothing.
+// the trip from the lane at its deadline, and ends it.
 func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
 	if arrived.Sub(t.Begun) < time.Millisecond {
 		return <-t.news
@@ -172,7 +169,8 @@ func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
 	}
 	s.lanes.mu.Unlock()
 	if i >= 0 {
-		return nothing
+		s.tooLate(t)
+		return answered
 	}
 	return <-t.news
 }
