@@ -146,11 +146,11 @@ func (f *showFlags) find(in *view, id string) (found []*shown, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if b == nil || b.idle() && (in.pid == 0 || f.limits.name == "") {
+		if b == nil || b.idle() && (in.owner == nil || f.limits.name == "") {
 			continue
 		}
 		one := &shown{bucket: *b}
-		if in.pid != 0 {
+		if in.owner != nil {
 			one.source = fmt.Sprintf("from process %d", in.pid)
 		}
 		found = append(found, one)

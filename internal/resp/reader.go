@@ -105,14 +105,11 @@ func (r *Reader) Next() (command [][]byte, err error) {
 // bytes, or 0 if it is not complete.
 func (r *Reader) array(b []byte) (length int, err error) {
 	count, at, ok := number(b[1:])
-	if !ok {
+	if !ok || count > MaxArgs {
 		return 0, ProtocolError("invalid multibulk length")
 	}
 	if at == 0 {
 		return 0, nil
-	}
-	if count > MaxArgs {
-		return 0, ProtocolError("invalid multibulk length")
 	}
 	at++
 	for range max(0, count) {
