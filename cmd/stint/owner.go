@@ -19,7 +19,8 @@ import (
 // openOrAsk opens the file or, if another process has it open, connects to that
 // process. It returns the one or the other. It waits for a process that is
 // about to open or to close the file.
-func openOrAsk(f *dbFlags, open func(*dbFlags) (dbfile.Store, error)) (store dbfile.Store, owner *hostlimit.Limiter, err error) {
+func openOrAsk(f *dbFlags, open func(*dbFlags) (dbfile.Store, error)) (
+	store dbfile.Store, owner *hostlimit.Limiter, err error) {
 	path, _, err := f.file()
 	if err != nil {
 		return store, nil, err

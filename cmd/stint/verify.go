@@ -265,7 +265,8 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	}
 	lost := findings(errors.Join(found.Lost...))
 	err = f.out.print(cmd, salvagedJSON{path, to, found.Buckets, lost}, asLines("lost  ", lost)+
-		fmt.Sprintf("repaired  %s  %s, findings: %d\n", display.Visible(to), display.Plural(int(found.Buckets), "bucket"), len(lost)))
+		fmt.Sprintf("repaired  %s  %s, findings: %d\n",
+			display.Visible(to), display.Plural(int(found.Buckets), "bucket"), len(lost)))
 	if err == nil && len(lost) > 0 {
 		err = fmt.Errorf("%s is not all of %s: read what was lost before you use it", to, path)
 	}

@@ -24,6 +24,7 @@ type view struct {
 	waiting map[stint.Key]*bucket // in a file: those that are held or have a queue, once they were read
 }
 
+// view opens the file or, if a program has it open, connects to the program.
 func (f *dbFlags) view() (*view, error) {
 	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
 	switch {

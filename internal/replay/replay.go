@@ -96,8 +96,9 @@ type tally struct {
 // New begins a replay. If it returns an error, the store is still open.
 func New(c Config) (*Replay, error) {
 	r := &Replay{Config: c, times: &logTime{}, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	note := func(text string) { r.Warn(display.Visible(r.log) + ": " + text) }
 	var err error
-	if r.reading, err = c.Format.reading(r.times, func(note string) { r.Warn(display.Visible(r.log) + ": " + note) }); err != nil {
+	if r.reading, err = c.Format.reading(r.times, note); err != nil {
 		return nil, err
 	}
 	if c.Chart {
