@@ -116,10 +116,8 @@ func findings(err error) []string {
 	return lines
 }
 
-type setNamesFlags struct{ db dbFlags }
-
 func newSetNames() *cobra.Command {
-	f := &setNamesFlags{}
+	f := &dbFlags{}
 	cmd := &cobra.Command{
 		Use:   "set-names NUMBER=LABEL...",
 		Short: "Give the limits of a file the labels that the program has for them now",
@@ -131,18 +129,18 @@ number, that is an error, and nothing changes. Numbers are permanent: if the pro
 another number, change the program back.`,
 		Example: `  stint limits set-names --db quota.db 6=OrdersPerAccount   # 6 was NewOrdersPerAccount`,
 		Args:    atLeastOne("NUMBER=LABEL given"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return f.set(cmd, args) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return f.setNames(cmd, args) },
 	}
-	f.db.register(cmd, dbUsage)
+	f.register(cmd, dbUsage)
 	return cmd
 }
 
-func (f *setNamesFlags) set(cmd *cobra.Command, args []string) error {
+func (f *dbFlags) setNames(cmd *cobra.Command, args []string) error {
 	names, err := parseNames(args)
 	if err != nil {
 		return err
 	}
-	store, err := f.db.openExisting()
+	store, err := f.openExisting()
 	if err != nil {
 		return err
 	}

@@ -71,17 +71,16 @@ func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
 		return t, throttleError + "count and period must not be negative"
 	case quantity < 0:
 		return t, throttleError + "quantity must not be negative"
+	case period > longestPeriod:
+		return t, fmt.Sprintf(throttleError+"period is %d, want at most %d seconds", period, longestPeriod)
 	}
 	// As redis-cell computes it: the time of a token is a float's, cut to a
 	// nanosecond.
 	var interval int64
-	if count > 0 && period <= longestPeriod {
+	if count > 0 {
 		interval = int64(float64(period*int64(time.Second)) / float64(count))
 	}
-	switch {
-	case period > longestPeriod:
-		return t, fmt.Sprintf(throttleError+"period is %d, want at most %d seconds", period, longestPeriod)
-	case interval == 0:
+	if interval == 0 {
 		return t, throttleError + cellError + "Zero rates are not supported"
 	}
 	return c.throttleOf(key, burst, time.Duration(interval), quantity, throttle{})

@@ -2,9 +2,7 @@
 
 package main
 
-import (
-	"os"
-)
+import "os"
 
 // passedOn are the signals that run passes on to its command.
 var passedOn = []os.Signal{os.Interrupt}
