@@ -153,7 +153,8 @@ func (f *dbFlags) setNames(cmd *cobra.Command, args []string) error {
 	if err := errors.Join(err, failed(store.Close())); err != nil {
 		return err
 	}
-	return failed(printNames(cmd.OutOrStdout(), before, names))
+	_, err = io.WriteString(cmd.OutOrStdout(), changes(before, names))
+	return failed(err)
 }
 
 // withLines also renames the queues of the renamed limits: if Orders becomes api,
@@ -202,8 +203,9 @@ func parseNames(args []string) (map[stint.Name]string, error) {
 	return names, nil
 }
 
-// printNames writes what changed for each number.
-func printNames(w io.Writer, before, names map[stint.Name]string) error {
+// changes returns a line for each number: what became of its label.
+func changes(before, names map[stint.Name]string) string {
+	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		what := "unchanged"
 		if old, had := before[name]; !had {
@@ -211,9 +213,7 @@ func printNames(w io.Writer, before, names map[stint.Name]string) error {
 		} else if old != names[name] {
 			what = "renamed from " + display.Printable(old)
 		}
-		if _, err := fmt.Fprintf(w, "%d  %s  %s\n", name, display.Printable(names[name]), what); err != nil {
-			return err
-		}
+		fmt.Fprintf(&text, "%d  %s  %s\n", name, display.Printable(names[name]), what)
 	}
-	return nil
+	return text.String()
 }

@@ -173,24 +173,22 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		}
 		return nil
 	}
+	var text strings.Builder
 	if len(found) == 0 {
-		of := ""
+		of, by := "", ""
 		if f.limits.name != "" {
 			of = " of " + display.Printable(f.limits.name)
 		}
-		by := ""
 		if f.pid != 0 {
 			by = fmt.Sprintf(", by the limits that process %d has", f.pid)
 		}
-		_, err := fmt.Fprintf(w, "%s  full: all of its tokens%s are back%s\n", display.Printable(id), of, by)
-		return err
+		fmt.Fprintf(&text, "%s  full: all of its tokens%s are back%s\n", display.Printable(id), of, by)
 	}
 	for _, b := range found {
-		if _, err := fmt.Fprintf(w, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words()); err != nil {
-			return err
-		}
+		fmt.Fprintf(&text, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words())
 	}
-	return nil
+	_, err := io.WriteString(w, text.String())
+	return err
 }
 
 // words returns a bucket in words, one line for each fact.
