@@ -46,16 +46,18 @@ var svgColors = [MostCurves][2]string{
 // Chart has curves of counts that grow with time. The first is of all requests,
 // and each of the others, at most MostCurves, of those that a limit admits.
 type Chart struct {
-	Title, Description string
-	From, To           int64  // nanoseconds
-	Since              string // when the time begins
-	Asked              Curve
-	Curves             []Curve
+	Title    string
+	From, To int64                   // nanoseconds
+	Since    string                  // when the time begins
+	Requests int64                   // all of them
+	Asked    iter.Seq2[int64, int64] // Steps of their count
+	Curves   []Curve
 }
 
 // Curve is a count that grows with time.
 type Curve struct {
 	Name, Detail string
+	Result       string // in a sentence
 	Total        int64
 	Steps        iter.Seq2[int64, int64] // instants in order, and by how much the count grows
 }
@@ -63,15 +65,20 @@ type Curve struct {
 // SVG returns the picture.
 func (c *Chart) SVG() []byte {
 	from, to := c.From, c.To
+	asked := Curve{Name: display.Plural(int(c.Requests), "request"), Detail: "asked", Total: c.Requests, Steps: c.Asked}
+	var results []string
+	for _, curve := range c.Curves {
+		results = append(results, curve.Result)
+	}
 	scaleX := func(at int64) float64 { return svgLeft + plotWide*float64(at-from)/float64(max(1, to-from)) }
-	top := niceTop(float64(c.Asked.Total))
+	top := niceTop(float64(asked.Total))
 	scaleY := func(n float64) float64 { return svgTop + plotHigh*(1-n/top.last) }
 
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" `+
 		`role="img" aria-labelledby="title desc">`+"\n", svgWide, svgHigh)
 	fmt.Fprintf(&b, `<title id="title">%s</title>`+"\n", escaped(c.Title))
-	fmt.Fprintf(&b, `<desc id="desc">%s</desc>`+"\n", escaped(c.Description))
+	fmt.Fprintf(&b, `<desc id="desc">%s</desc>`+"\n", escaped("Requests admitted as time goes on: "+strings.Join(results, "; ")+"."))
 	style(&b)
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d"/>`+"\n", svgWide, svgHigh)
 	fmt.Fprintf(&b, `<text class="head" x="%d" y="28">%s</text>`+"\n", svgLeft, escaped(display.Shortened(c.Title, 80)))
@@ -112,7 +119,7 @@ func (c *Chart) SVG() []byte {
 		class       string
 		first, then string
 	}
-	labels := []label{{draw("line asked", &c.Asked), "asked", c.Asked.Name, c.Asked.Detail}}
+	labels := []label{{draw("line asked", &asked), "asked", asked.Name, asked.Detail}}
 	for j := range c.Curves {
 		curve := &c.Curves[j]
 		y := draw(fmt.Sprintf("line c%d", j), curve)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/chart"
-	"github.com/stint-go/stint/internal/display"
 )
 
 // timeline counts the requests of a log, and those that each column admits, in
@@ -81,10 +80,8 @@ func (t *timeline) steps(count int) iter.Seq2[int64, int64] {
 // Config.Chart must be set.
 func (r *Replay) SVG(title string) []byte {
 	t := r.timeline
-	c := chart.Chart{Title: title, To: t.last - t.first,
-		Since: time.Unix(0, t.first).UTC().Format("2006-01-02 15:04:05 UTC"),
-		Asked: chart.Curve{Name: display.Plural(int(r.requests), "request"), Detail: "asked", Total: r.requests, Steps: t.steps(0)}}
-	var results []string
+	c := chart.Chart{Title: title, To: t.last - t.first, Requests: r.requests, Asked: t.steps(0),
+		Since: time.Unix(0, t.first).UTC().Format("2006-01-02 15:04:05 UTC")}
 	var names []string
 	for _, limit := range r.Deciding {
 		names = append(names, limit.Limit)
@@ -93,10 +90,8 @@ func (r *Replay) SVG(title string) []byte {
 		names = []string{strings.Join(names, ", ")}
 	}
 	for i, column := range r.columns {
-		name := names[i]
-		results = append(results, fmt.Sprintf("%s admits %d of %d", name, column.allowed, r.requests))
-		c.Curves = append(c.Curves, chart.Curve{Name: "admitted", Detail: name, Total: column.allowed, Steps: t.steps(1 + i)})
+		c.Curves = append(c.Curves, chart.Curve{Name: "admitted", Detail: names[i], Total: column.allowed, Steps: t.steps(1 + i),
+			Result: fmt.Sprintf("%s admits %d of %d", names[i], column.allowed, r.requests)})
 	}
-	c.Description = "Requests admitted as time goes on: " + strings.Join(results, "; ") + "."
 	return c.SVG()
 }

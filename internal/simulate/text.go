@@ -119,17 +119,12 @@ func (s *Simulation) SVG() []byte {
 			}
 		}
 	}
-	c := chart.Chart{Title: s.title, From: from, To: to, Since: "the beginning", Asked: chart.Curve{
-		Name: display.Plural(len(s.times), "request"), Detail: "asked", Total: int64(len(s.times)),
-		Steps: steps(func(int) bool { return true }),
-	}}
-	var results []string
+	c := chart.Chart{Title: s.title, From: from, To: to, Since: "the beginning",
+		Requests: int64(len(s.times)), Asked: steps(func(int) bool { return true })}
 	for _, l := range s.limits {
-		results = append(results, fmt.Sprintf("%s (%s) admits %d of %d",
-			l.name, l.describe(), l.allowed, l.requests))
 		c.Curves = append(c.Curves, chart.Curve{Name: l.name, Detail: l.describe(), Total: l.allowed,
-			Steps: steps(func(i int) bool { return l.admitted[i] })})
+			Steps:  steps(func(i int) bool { return l.admitted[i] }),
+			Result: fmt.Sprintf("%s (%s) admits %d of %d", l.name, l.describe(), l.allowed, l.requests)})
 	}
-	c.Description = "Requests admitted as time goes on: " + strings.Join(results, "; ") + "."
 	return c.SVG()
 }
