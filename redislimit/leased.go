@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -9,37 +10,29 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// oneLeased decides on a bucket with a lease. If done is false, no token of the
-// lease was used, and the caller must make a trip. err is then the error of a call
-// that the lease made, and waited is when the caller began to wait for it.
+// oneLeased decides on a bucket with a lease. If done is false, the caller must make
+// a trip, of a Part for the tokens that the lease did not have. err is then the error
+// of a call that the lease made, and waited is when the caller began to wait for it.
 func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bool, waited time.Time, err error) {
 	b := r.bucket(n)
+	var o lease.Outcome
 	switch op {
 	case script.Spend:
-		var o lease.Outcome
 		o, done, waited, err = l.leases.Spend(&b, r.cost)
-		r.decided(o)
 		if err != nil && (errors.Is(err, ErrAway) || l.opts.away(r.key.Name) != AwayClosed && l.node.Of(r.key).Away()) {
 			done = false // perhaps this machine decides
 		}
 	case script.Part:
-		o, taken := l.leases.Take(&b, r.cost)
-		if taken == 0 {
-			break
-		}
-		r.decided(o)
-		done, r.taken = taken == r.cost, taken
-		r.cost -= taken
-		r.Need -= taken * r.interval
+		o, r.taken = l.leases.Take(&b, r.cost)
+		done = r.taken > 0 && r.taken == r.cost
+		r.cost -= r.taken
+		r.Need -= r.taken * r.interval
 	case script.Check:
-		var o lease.Outcome
 		var left int64
 		o, left, done = l.leases.Check(&b, r.cost)
-		if r.decided(o); !done {
-			r.Need = max(0, r.Need-left*r.interval)
-		}
+		r.Need = max(0, r.Need-left*r.interval)
 	}
-	if !done {
+	if r.decided(o); !done {
 		r.Key = l.opts.keyOf(r.key)
 	}
 	return done, waited, err
@@ -48,11 +41,8 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bo
 // allLeased decides on several requests without a trip, if each has a lease with
 // enough tokens.
 func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done bool) {
-	leased := op == script.Spend
-	for _, r := range rs {
-		leased = leased && r.leased && r.cost > 0
-	}
-	if leased {
+	unleased := func(r *request) bool { return !r.leased || r.cost == 0 }
+	if op == script.Spend && !slices.ContainsFunc(rs, unleased) {
 		costs := make([]lease.Cost, len(rs))
 		for i, r := range rs {
 			costs[i] = lease.Cost{Bucket: r.bucket(n), Cost: r.cost, CheckOnly: r.mode() == stint.CheckOnly}
