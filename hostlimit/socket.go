@@ -102,16 +102,14 @@ func (p place) listen() (*socket, error) {
 		return nil, err
 	}
 	defer done()
-	l, err := net.Listen("unix", short)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
 	if noSockets(err) {
 		err = fmt.Errorf("this system has no Unix sockets: %w: %w", errors.ErrUnsupported, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if l, ok := l.(*net.UnixListener); ok {
-		l.SetUnlinkOnClose(false) // it would remove what is at the path, whatever that is
-	}
+	l.SetUnlinkOnClose(false) // it would remove what is at the path, whatever that is
 	err = p.protect()
 	info, statErr := os.Lstat(p.socket)
 	if err = errors.Join(err, statErr); err != nil {
