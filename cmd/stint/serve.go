@@ -167,14 +167,11 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	reloading, endReloads := context.WithCancel(ctx)
-	reloaded := make(chan struct{})
-	go func() {
-		defer close(reloaded)
-		s.reloads(reloading, f, reload)
-	}()
+	var reloader sync.WaitGroup
+	reloader.Go(func() { s.reloads(reloading, f, reload) })
 	end := func() error {
 		endReloads()
-		<-reloaded
+		reloader.Wait()
 		return failed(s.limiter.Close())
 	}
 	endMetrics, err := s.serveMetrics(f.metrics)
@@ -377,19 +374,16 @@ func (s *server) accept(l net.Listener) {
 			continue
 		}
 		s.mu.Lock()
-		full := len(s.conns) >= s.most
-		var c *serveConn
-		if !full {
-			s.ids++
-			c = newServeConn(s, conn, s.ids)
-			s.conns[c] = struct{}{}
-			s.serving.Add(1)
-		}
-		s.mu.Unlock()
-		if full {
+		if len(s.conns) >= s.most {
+			s.mu.Unlock()
 			refuse(conn)
 			continue
 		}
+		s.ids++
+		c := newServeConn(s, conn, s.ids)
+		s.conns[c] = struct{}{}
+		s.serving.Add(1)
+		s.mu.Unlock()
 		go c.serve()
 	}
 }
