@@ -143,21 +143,16 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if err := child.Start(); err != nil {
 		return errors.Join(unstartable(command[0], err), waiting.refund())
 	}
-	finished := make(chan struct{})
 	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if !fromTerminal(child.Stdin, s) {
-					_ = child.Process.Signal(s) // it fails if the command has just ended
-				}
-			case <-finished:
-				return
+		for s := range signals {
+			if !fromTerminal(child.Stdin, s) {
+				_ = child.Process.Signal(s) // it fails if the command has just ended
 			}
 		}
 	}()
 	err = child.Wait()
-	close(finished)
+	signal.Stop(signals)
+	close(signals)
 	if err == nil {
 		return nil
 	}
