@@ -90,7 +90,7 @@ func (s *Store) alone()    { s.saves.last = time.Time{} }
 func idle(t testing.TB, s *Store) {
 	s.closing.Do(func() {
 		close(s.stop)
-		<-s.stopped
+		s.running.Wait()
 	})
 	file := s.inUse.file
 	t.Cleanup(func() { file.Close() })

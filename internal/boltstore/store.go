@@ -61,7 +61,7 @@ type Store struct {
 	closeErr error
 	work     chan struct{} // wakes the goroutine in the background
 	stop     chan struct{}
-	stopped  chan struct{}
+	running  sync.WaitGroup // the goroutine in the background
 }
 
 // inUse is the open file, which a compaction replaces.
@@ -96,7 +96,7 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 		o.FS = boltfile.OS()
 	}
 	s := &Store{path: path, readOnly: o.ReadOnly, fs: o.FS,
-		work: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+		work: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.maintenance.compactMin = compactMin(strconv.IntSize)
 	s.journal.fresh = journal.New()
 	s.journal.bound(cmp.Or(o.MaxResident, 1<<19))
@@ -120,13 +120,11 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 		s.inUse.file.Close()
 		return nil, err
 	}
-	if o.ReadOnly {
-		close(s.stopped)
-	} else {
+	if !o.ReadOnly {
 		if abs, err := filepath.Abs(path); err == nil { // the process may change its directory
 			s.path, s.inUse.file.Path = abs, abs
 		}
-		go s.background()
+		s.running.Go(s.background)
 	}
 	return s, nil
 }
@@ -268,7 +266,7 @@ func (s *Store) Load(name uint16, id string) (tat int64, err error) {
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		close(s.stop)
-		<-s.stopped
+		s.running.Wait()
 		short := s.journal.is(func(j *journalState) bool { return j.lenLocked() <= checkpointStep })
 		broken := s.use((*boltfile.File).Broken) != nil
 		if !s.readOnly && !broken {
@@ -291,7 +289,6 @@ func (s *Store) Close() error {
 // background runs checkpoints, missed sweeps and compactions when they are due,
 // until Close.
 func (s *Store) background() {
-	defer close(s.stopped)
 	for {
 		select {
 		case <-s.stop:
