@@ -109,36 +109,29 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 
 // decision returns what the answer means.
 func (r *request) decision(op script.Op) stint.Decision {
-	d := r.state(op)
-	switch {
-	case op == script.Part:
-		d.Taken = r.taken
-	case d.Allowed && op == script.Spend && r.mode() != stint.CheckOnly:
-		d.Taken = r.cost
-	}
-	return d
-}
-
-func (r *request) state(op script.Op) stint.Decision {
 	d := stint.Decision{Key: r.key, Allowed: true}
+	if op != script.Refund {
+		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
+	}
 	switch {
 	case r.limit.IsUnlimited():
 		d.Remaining = math.MaxInt64
-		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
-		return d
 	case r.limit.IsBlocked():
 		d.Limit = r.limit
 		if op != script.Refund {
 			d.Allowed, d.RetryAfter, d.ResetAfter = false, math.MaxInt64, math.MaxInt64
 		}
-		return d
+	default:
+		d.Limit = r.limit
+		reset := max(0, r.TAT-r.now)
+		d.ResetAfter = time.Duration(reset)
+		d.Remaining = max(0, r.Tolerance-reset) / r.interval
 	}
-	d.Limit = r.limit
-	reset := max(0, r.TAT-r.now)
-	d.ResetAfter = time.Duration(reset)
-	d.Remaining = max(0, r.Tolerance-reset) / r.interval
-	if op != script.Refund {
-		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
+	switch {
+	case op == script.Part:
+		d.Taken = r.taken
+	case d.Allowed && op == script.Spend && r.mode() != stint.CheckOnly:
+		d.Taken = r.cost
 	}
 	return d
 }
