@@ -104,8 +104,8 @@ func newConn(
 ) (*conn, error) {
 	c := &conn{
 		nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), timeout: timeout, lost: lost,
-		base: time.Now(), names: make(stint.Names), calls: make(map[uint32]*pending), slots: make(chan struct{}, maxBusy),
-		turn: make(chan struct{}, 1), quit: make(chan struct{}), reading: true,
+		base: time.Now(), names: make(stint.Names), calls: make(map[uint32]*pending),
+		slots: make(chan struct{}, maxBusy), turn: make(chan struct{}, 1), quit: make(chan struct{}), reading: true,
 	}
 	if err := c.hello(names); err != nil {
 		nc.Close()

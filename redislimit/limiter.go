@@ -86,9 +86,11 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		evicted: make(map[string]int64)}
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
 		Note: l.note})
-	l.leases = lease.NewTable(lease.Config{MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Seen: l.seen,
-		Label: l.labeled, Closing: l.closing, Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
-		Away: func(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() }})
+	l.leases = lease.NewTable(lease.Config{
+		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Seen: l.seen, Label: l.labeled,
+		Closing: l.closing, Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
+		Away: func(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() },
+	})
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}

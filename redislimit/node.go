@@ -16,7 +16,8 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		nodes = 0
 	}
 	return away.Open(away.Config{
-		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare, Decides: o.mayHave(AwayShare) || o.mayHave(AwayOpen), Level: o.Durability,
+		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare,
+		Decides: o.mayHave(AwayShare) || o.mayHave(AwayOpen), Level: o.Durability,
 		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
