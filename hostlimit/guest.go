@@ -59,7 +59,7 @@ type guest struct {
 }
 
 func (g guest) do(ctx context.Context, c *wire.Call) error {
-	err := carryOut(ctx, g.conn, c)
+	err := doValid(ctx, g.conn, c)
 	if !errors.Is(err, errMoved) {
 		return err
 	}

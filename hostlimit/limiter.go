@@ -386,7 +386,7 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 			return err
 		}
 	}
-	if err := carryOut(ctx, b, c); err != nil {
+	if err := doValid(ctx, b, c); err != nil {
 		return err
 	}
 	for i := range c.Decisions {

@@ -75,9 +75,9 @@ func (o owner) each(c *wire.Call) {
 	}
 }
 
-// carryOut carries out a call. Of an OpEach it makes another one, with the requests
+// doValid carries out a call. Of an OpEach it makes another one, with the requests
 // that fit into a message and have no error yet.
-func carryOut(ctx context.Context, to caller, c *wire.Call) error {
+func doValid(ctx context.Context, to caller, c *wire.Call) error {
 	if c.Op != wire.OpEach {
 		return to.do(ctx, c)
 	}

@@ -522,7 +522,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpEach:
 		if call.Errs == nil {
 			l.each(call)
-		} else if err := carryOut(ctx, l, call); err != nil { // there are errors of zones and labels
+		} else if err := doValid(ctx, l, call); err != nil { // there are errors of zones and labels
 			return err
 		}
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
