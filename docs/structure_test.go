@@ -76,7 +76,7 @@ var allowedImports = map[string][]string{
 	"netlimit":                {".", "rules"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "internal/events", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
-	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/hold", "internal/spell"},
+	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/hold", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
 		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},

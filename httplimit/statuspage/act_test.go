@@ -46,14 +46,14 @@ func TestPageActions(t *testing.T) {
 		left     int64
 		held     time.Duration
 	}{
-		{"reset=", []string{"Reset <bdi>192.0.2.1</bdi>?", "address · 5 per minute", "0 of 5 left, full in 1\u202fmin",
+		{"reset=", []string{"Reset <bdi>192.0.2.1</bdi>?", "address · 5 per minute", "0 of 5 left, full in 1m",
 			"A reset fills the bucket and ends its hold."}, 5, 0},
 		{"for=24h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?", "5 of 5 left</p>", `<option value="24h" selected>`}, 5, 24 * time.Hour},
-		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24\u202fh more", "It replaces the hold"}, 5,
+		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24h more", "It replaces the hold"}, 5,
 			15 * time.Minute},
 		{"end=", []string{"End the hold of <bdi>192.0.2.1</bdi>?", "The bucket keeps the tokens that it has."}, 5, 0},
 		{"for=1h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?"}, 5, time.Hour},
-		{"reset=", []string{"Held until 2001-09-09 02:46 UTC, for 1\u202fh more"}, 5, 0},
+		{"reset=", []string{"Held until 2001-09-09 02:46 UTC, for 1h more"}, 5, 0},
 	} {
 		left, held := func() int64 { b, _ := lim.Bucket(client); return b.Remaining }(), heldFor()
 		question := get(p, "?"+tc.form+token)
@@ -162,7 +162,7 @@ func TestPageSearch(t *testing.T) {
 		body := res.Body.String()
 		require.Contains(t, body, `name="id" value="`+id+`"`)
 		require.Contains(t, body, "<h2>address</h2>\n"+
-			"<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5 per minute</p>\n<p>4 of 5 left, full in 12\u202fs</p>")
+			"<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5 per minute</p>\n<p>4 of 5 left, full in 12s</p>")
 		require.Equal(t, id == client.ID, strings.Contains(body, "<h2>off</h2>"), "another id, as it is not an address there")
 		require.Contains(t, body, "</span> · blocked</p>")
 		require.Contains(t, body, "</span> · 5 per minute</p>\n<p>5 of 5 left</p>")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 //go:embed page.css
@@ -23,7 +24,7 @@ var pageCSS string
 var pageHTML string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"rate": rateText, "count": countText, "bytes": bytesText, "ms": durationText, "ago": waitText,
+	"rate": rateText, "count": countText, "bytes": display.Size, "ms": durationText, "ago": waitText,
 	"bars": newBars, "pct": percent, "limit": func(l limitReport) string { return limitText(l.limit) },
 	"until": untilText,
 }).Parse(pageHTML))
@@ -164,20 +165,6 @@ func countText(n int64) string {
 	return b.String()
 }
 
-func bytesText(n int64) string {
-	v, unit := float64(n), "B"
-	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if v < 1024 {
-			break
-		}
-		v, unit = v/1024, next
-	}
-	if unit == "B" || v >= 100 {
-		return fmt.Sprintf("%.0f\u202f%s", v, unit)
-	}
-	return fmt.Sprintf("%.1f\u202f%s", v, unit)
-}
-
 // durationText formats a duration of seconds.
 func durationText(s float64) string {
 	switch d := time.Duration(s * float64(time.Second)); {
@@ -194,20 +181,13 @@ func durationText(s float64) string {
 
 // waitText formats the seconds until something happens, rounded up.
 func waitText(s float64) string {
-	n, unit := math.Ceil(s), "s"
 	switch {
-	case n <= 0:
+	case s <= 0:
 		return "now"
-	case n >= time.Duration(math.MaxInt64).Seconds(): // stint.Blocked
+	case s >= time.Duration(math.MaxInt64).Seconds(): // stint.Blocked
 		return "never"
-	case n >= 48*3600:
-		n, unit = n/86400, "d"
-	case n >= 3600:
-		n, unit = n/3600, "h"
-	case n >= 60:
-		n, unit = n/60, "min"
 	}
-	return fmt.Sprintf("%.0f\u202f%s", math.Ceil(n), unit)
+	return display.Duration(time.Duration(s * float64(time.Second)))
 }
 
 // untilText formats the end of a hold.

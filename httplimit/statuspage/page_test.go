@@ -2,6 +2,7 @@ package statuspage
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -69,12 +70,10 @@ func TestTexts(t *testing.T) {
 		rateText(0): "0", rateText(0.01): "<0.1", rateText(0.24): "0.2", rateText(3): "3", rateText(9.96): "10",
 		rateText(1234.4): "1\u202f234", countText(1234567): "1\u202f234\u202f567", countText(123): "123",
 		countText(-1234): "-1\u202f234",
-		bytesText(0):     "0\u202fB", bytesText(1536): "1.5\u202fKiB", bytesText(16 << 20): "16.0\u202fMiB",
-		bytesText(200 << 30): "200\u202fGiB",
-		durationText(0):      "–", durationText(0.00025): "250\u202fµs", durationText(0.0125): "12.5\u202fms",
+		durationText(0):  "–", durationText(0.00025): "250\u202fµs", durationText(0.0125): "12.5\u202fms",
 		durationText(2): "2.0\u202fs",
-		waitText(0):     "now", waitText(0.1): "1\u202fs", waitText(60): "1\u202fmin", waitText(3601): "2\u202fh",
-		waitText(1e6):                               "12\u202fd",
+		waitText(0):     "now", waitText(0.1): "100ms", waitText(3601): "1h1m", waitText(1e6): "11d14h",
+		waitText(float64(math.MaxInt64) / 1e9):      "never",
 		limitText(stint.PerSecond(100)):             "100 per second",
 		limitText(stint.PerMinute(5).WithBurst(20)): "5 per minute, burst 20",
 		every(15 * time.Minute):                     "5 per 15 minutes",
@@ -111,7 +110,7 @@ func TestPageCalendar(t *testing.T) {
 	untilReset := time.Date(2001, 10, 1, 0, 0, 0, 0, pacific).Sub(clock.now()).Seconds()
 	l.Fullest[0].bucketID = bucketID{}
 	require.Equal(t, bucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
-	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>23\u202fd</td>")
+	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>22d6h</td>")
 	require.Contains(t, get(p, "").Body.String(), `<th scope="col">resets in</th>`)
 	require.Contains(t, get(p, "").Body.String(), `<p class="what">5 on the first of each month at 00:00 America/Los_Angeles`)
 
