@@ -131,7 +131,7 @@ func TestCountTakenBack(t *testing.T) {
 	for name := range uint16(1000) {
 		s.CountLocked(name+1, 0)
 	}
-	s.uncountLocked(1)
+	s.uncountLocked(1, 1)
 	r.Counts(func(name uint16, allowed, denied int64) {
 		if name == 1 {
 			require.Zero(t, allowed)
