@@ -113,5 +113,5 @@ func (f *file) logEvent(e stint.Event) {
 
 func (f *file) logHostEvent(e hostlimit.Event) {
 	logger().Info("the processes that share the file changed",
-		zap.String("file", f.path), zap.Stringer("event", e.Kind), zap.Error(e.Err))
+		zap.String("file", f.path), zap.Stringer("role", e.Role), zap.Error(e.Err))
 }

@@ -489,13 +489,13 @@ func TestChangesDuringTakeover(t *testing.T) {
 	l.limits.Store(declare(wrong)) // as Declare does before become can lock changing
 	l.changing.Unlock()
 
-	require.ErrorIs(t, events.wait(t, TakeoverFailed).Err, stint.ErrNameMismatch)
+	require.ErrorIs(t, events.wait(t, RoleNone, true).Err, stint.ErrNameMismatch)
 	_, err = l.Spend(perID.Key("a"), 1)
 	require.ErrorIs(t, err, ErrNoOwner)
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
 	require.Equal(t, RoleNone, l.Role())
 	require.NoError(t, l.SetLimits(limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(5)})))
-	events.wait(t, BecameOwner)
+	events.wait(t, RoleOwner, false)
 	d, err := l.Spend(perID.Key("a"), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 5, d.Limit.Burst)

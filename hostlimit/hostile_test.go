@@ -83,7 +83,7 @@ func TestHostileGuest(t *testing.T) {
 			_, err := nc.Write(said)
 			require.NoError(t, err)
 			closedSoon(t, nc)
-			require.ErrorIs(t, events.wait(t, GuestRefused).Err, wire.ErrMessage)
+			require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, wire.ErrMessage)
 			_, err = polite.Spend(perID.Key("a"), 1)
 			require.NoError(t, err)
 		})
@@ -95,7 +95,7 @@ func TestHostileGuest(t *testing.T) {
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
 		require.Contains(t, string(closedSoon(t, nc)), "version 7 of the protocol")
-		require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
 		nc := dialRaw(t, path)
@@ -154,7 +154,7 @@ func TestManyGuests(t *testing.T) {
 			all = append(all, nc)
 		}
 	}
-	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+	require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	_, err := Dial(path, nil, nil)
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "50 guests")
@@ -301,7 +301,7 @@ func TestOtherUser(t *testing.T) {
 	require.Contains(t, dial(), "permission denied")
 	require.NoError(t, os.Chmod(p.socket, 0o666))
 	require.Contains(t, dial(), "hostlimit: refused: a process of user 65534")
-	require.ErrorIs(t, events.wait(t, GuestRefused).Err, ErrRefused)
+	require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 }
 
 // Two versions of a program have different limits for one key. Each keeps its

@@ -152,7 +152,7 @@ func TestOwnerCloses(t *testing.T) {
 	events := newRecorder()
 	owner := openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, &Options{OnEvent: events.record})
-	events.wait(t, BecameGuest)
+	events.wait(t, RoleGuest, false)
 	third := openOn(t, path, limits, nil)
 	stop, done := make(chan bool), make(chan error)
 	for range 4 {

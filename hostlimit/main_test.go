@@ -101,17 +101,17 @@ func (r *recorder) record(e Event) {
 	r.came <- e
 }
 
-// wait returns the next event of a kind.
-func (r *recorder) wait(t testing.TB, kind EventKind) Event {
+// wait returns the next event of a role, which has an error if something failed.
+func (r *recorder) wait(t testing.TB, role Role, failed bool) Event {
 	t.Helper()
 	for {
 		select {
 		case e := <-r.came:
-			if e.Kind == kind {
+			if e.Role == role && (e.Err != nil) == failed {
 				return e
 			}
 		case <-time.After(20 * time.Second):
-			t.Fatalf("no event %v", kind)
+			t.Fatalf("no event of an %v, failed: %v", role, failed)
 		}
 	}
 }

@@ -31,38 +31,22 @@ type Options struct {
 	OnEvent func(Event)
 }
 
-// Event reports something to an operator when it happens.
+// Event reports to an operator when the role of this process changes, or something
+// fails.
 type Event struct {
-	Kind EventKind
+	Role Role // of this process, from now on
 	Time time.Time
-	Err  error // of GuestRefused, OwnerLost and TakeoverFailed: why
+
+	// Err says what failed, or is nil. Of RoleNone, why there is no owner: it closed,
+	// died or does not answer. Or why this process cannot find another one or become
+	// it: then the Limiter tries again. Of RoleOwner, why the owner refused the
+	// connection of a guest, or ended it.
+	Err error
 }
 
 func tell(queue *events.Queue[Event], e Event) {
 	e.Time = time.Now()
 	queue.Add(e)
-}
-
-// EventKind says what an Event is about.
-type EventKind uint8
-
-// The kinds of events.
-const (
-	BecameOwner    EventKind = iota + 1 // this process has the file
-	BecameGuest                         // another process has the file
-	OwnerLost                           // the owner closed, died, or does not answer
-	TakeoverFailed                      // the file cannot be opened, or its owner refuses; the Limiter tries again
-	GuestRefused                        // the owner refused a connection, or ended it for an error
-)
-
-var eventKinds = [...]string{"", "became owner", "became guest", "owner lost", "takeover failed", "guest refused"}
-
-// String returns what happened, in two or three words.
-func (k EventKind) String() string {
-	if k > 0 && int(k) < len(eventKinds) {
-		return eventKinds[k]
-	}
-	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
 // Role says which process has the file.

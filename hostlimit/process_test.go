@@ -87,20 +87,23 @@ func work(o workerOptions) {
 	if o.Lossy && !subprocess.Emulated() {
 		patience = 0 // the default
 	}
+	role := RoleOwner // of the last event; they come one at a time
 	l, err := Open(o.Path, limits, &Options{
 		TakeoverTimeout: patience,
 		LimiterOptions: stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: time.Minute,
 			CommitTimeout: time.Minute},
 		OnEvent: func(e Event) {
-			m := message{}
-			switch m.Event = map[EventKind]string{BecameOwner: "owner", BecameGuest: "guest",
-				OwnerLost: "lost"}[e.Kind]; e.Kind {
-			case OwnerLost:
+			m := message{Event: e.Role.String()}
+			switch {
+			case e.Role == RoleNone && role == RoleNone:
+				m.Event = "takeover failed"
+			case e.Role == RoleNone:
+				m.Event = "lost"
 				lostAt.Store(int64(time.Since(begun)))
-			case TakeoverFailed, GuestRefused:
-				m.Event = e.Kind.String()
+			case e.Err != nil:
+				m.Event = "guest refused"
 			}
-			if e.Err != nil {
+			if role = e.Role; e.Err != nil {
 				m.Err = e.Err.Error()
 			}
 			say(m)

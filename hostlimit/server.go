@@ -55,7 +55,7 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 	}
 	queue := events.New(o.OnEvent)
 	s, err := serve(l, p, o.MaxGuests, queue, func(err error) {
-		tell(queue, Event{Kind: OwnerLost, Err: err})
+		tell(queue, Event{Role: RoleNone, Err: err})
 	})
 	if err != nil {
 		queue.Close()
@@ -91,7 +91,7 @@ func (s *Server) accept(so *socket) {
 			return
 		}
 		if err != nil { // such as too many open files
-			tell(s.events, Event{Kind: GuestRefused, Err: err})
+			tell(s.events, Event{Role: RoleOwner, Err: err})
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-s.ctx.Done():
@@ -101,7 +101,7 @@ func (s *Server) accept(so *socket) {
 		c := newServerConn(s, nc)
 		if err := s.admit(c); err != nil {
 			if !errors.Is(err, errMoved) {
-				tell(s.events, Event{Kind: GuestRefused, Err: err})
+				tell(s.events, Event{Role: RoleOwner, Err: err})
 			}
 			c.refuse(err)
 			continue

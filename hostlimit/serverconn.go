@@ -107,7 +107,7 @@ func (c *serverConn) serve() {
 	leaving := c.giveBack()
 	c.running.Wait()
 	if !leaving && isAny(err, wire.ErrMessage, ErrRefused, stint.ErrNameMismatch, os.ErrDeadlineExceeded) {
-		tell(c.server.events, Event{Kind: GuestRefused, Err: err})
+		tell(c.server.events, Event{Role: RoleOwner, Err: err})
 	}
 }
 

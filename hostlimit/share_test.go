@@ -132,7 +132,7 @@ func killOwners(t *testing.T, level stint.Durability, kills int) (took []time.Du
 			if m.Event == "again" {
 				took = append(took, m.Took)
 			}
-			require.NotContains(t, []string{"garbage", TakeoverFailed.String()}, m.Event, m.Err)
+			require.NotContains(t, []string{"garbage", "takeover failed"}, m.Event, m.Err)
 		}
 	}
 	spent := spentOf(t, path, "a", limit)

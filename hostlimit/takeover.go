@@ -186,13 +186,13 @@ func (l *Limiter) become(b *backend) error {
 	l.changed = make(chan struct{})
 	l.mu.Unlock()
 	if b.limiter != nil {
-		tell(l.events, Event{Kind: BecameOwner})
+		tell(l.events, Event{Role: RoleOwner})
 		if b.server.isClosing() { // another file came before put, and replaced has ignored that
 			l.replaced(cmp.Or(b.limiter.InPlace(), errMoved))
 		}
 		return nil
 	}
-	tell(l.events, Event{Kind: BecameGuest})
+	tell(l.events, Event{Role: RoleGuest})
 	if b.conn.isOver() { // it ended before put, and lost has ignored that
 		l.lost(b.conn, errMoved)
 	}
@@ -240,7 +240,7 @@ func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend))
 	l.put(nil)
 	l.seeking = true
 	l.running.Go(func() {
-		tell(l.events, Event{Kind: OwnerLost, Err: why})
+		tell(l.events, Event{Role: RoleNone, Err: why})
 		after(b)
 		l.seek()
 	})
@@ -261,7 +261,7 @@ func (l *Limiter) seek() {
 			l.mu.Unlock()
 			if !told {
 				told = true
-				tell(l.events, Event{Kind: TakeoverFailed, Err: err})
+				tell(l.events, Event{Role: RoleNone, Err: err})
 			}
 		}
 	}

@@ -123,7 +123,9 @@ func TestAway(t *testing.T) {
 	var events []string
 	l, c := newAway(t, stint.PerHour(9), Options{Nodes: 3, Now: clock.now, Prefix: "",
 		AwayFor: map[stint.Name]Away{other: AwayOpen, everyone: AwayClosed},
-		OnEvent: func(e Event) { events = append(events, e.Kind.String()) }})
+		OnEvent: func(e Event) {
+			events = append(events, map[bool]string{true: "server back", false: "server away"}[e.Err == nil])
+		}})
 	require.NoError(t, l.Health())
 	d, err := l.Spend(perID.Key("a"), 3)
 	require.NoError(t, err)

@@ -171,7 +171,7 @@ func TestPartitionRealTime(t *testing.T) {
 			o.OnEvent = func(e Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				if e.Kind == ServerBack {
+				if e.Err == nil {
 					backs, admittedThen = append(backs, time.Now()), append(admittedThen, admitted.Load())
 				}
 			}

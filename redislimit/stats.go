@@ -1,7 +1,6 @@
 package redislimit
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -10,41 +9,20 @@ import (
 // Event reports to an operator that the server, or a shard of a cluster, went
 // away or came back. Health and Stats report it too.
 type Event struct {
-	Kind EventKind
 	Time time.Time // of the server, as far as this machine knows it
-	Err  error     // of ServerAway: why it counts as away
-}
 
-// EventKind says what an Event is about.
-type EventKind uint8
-
-// The kinds of events.
-const (
-	ServerAway EventKind = iota + 1 // Options.Away holds from now on
-	ServerBack                      // it decides again, and has charged what this machine spent
-)
-
-// String returns what happened, in two words.
-func (k EventKind) String() string {
-	switch k {
-	case ServerAway:
-		return "server away"
-	case ServerBack:
-		return "server back"
-	}
-	return fmt.Sprintf("EventKind(%d)", uint8(k))
+	// Err says why the server counts as away from now on, so that Options.Away
+	// holds. It is nil if the server is back: it decides again, and has charged what
+	// this machine spent.
+	Err error
 }
 
 // tell reports that a server went away because of err, or came back if err is nil.
 func (l *Limiter) tell(err error, at time.Time) {
-	kind := ServerBack
-	if err != nil {
-		kind = ServerAway
-	}
 	l.events.Lock()
 	defer l.events.Unlock()
 	if l.opts.OnEvent != nil {
-		l.opts.OnEvent(Event{kind, at, err})
+		l.opts.OnEvent(Event{at, err})
 	}
 }
 

@@ -259,7 +259,7 @@ func (s *server) open(f *serveFlags, path string) error {
 			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
 		}},
 		OnEvent: func(e hostlimit.Event) {
-			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
+			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Role, e.Err), ": <nil>"))
 		},
 	})
 	return failed(ifEmpty(path, err))
