@@ -185,11 +185,13 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			limitsIn(total.shard).labeled(total.key))
 	}
 	chargeLocked(ceiling, floor, total, &sd.Waits)
-	if dr := total.drawn; dr != nil && total.op != opCheck {
+	if dr := total.drawn; dr != nil {
 		if !dr.begun {
-			dr.begun, dr.from = true, total.from
+			dr.begun, dr.from, dr.to = true, total.from, total.from
 		}
-		dr.to = total.to
+		if total.op != opCheck {
+			dr.to = total.to
+		}
 	}
 	*d = sd.decision(total.ruleLocked(), total.shard.GateLocked(cacheKey(total.key)).Tail(total.tat), now)
 	total.reportTaken(d)
@@ -216,11 +218,9 @@ func joinTotals(rs []request, allowed bool) []request {
 		all.cost = max(all.cost, r.cost)
 		all.counted += r.counted
 		all.stays = all.stays || r.stays
-		if d := r.drawn; d.begun {
-			all.from, all.to = d.from, d.from
-			if allowed {
-				all.to = d.to
-			}
+		all.from, all.to = r.drawn.from, r.drawn.from
+		if allowed {
+			all.to = r.drawn.to
 		}
 	}
 	return rs[:n]

@@ -327,6 +327,25 @@ func TestShareTotalLowered(t *testing.T) {
 	r.take(acme, 100)
 }
 
+// The first request that comes cuts down what a lowered total has lent, also for
+// those after it in one call, and even if it only checks.
+func TestShareTotalLoweredOnce(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		r := shareRig(t, level)
+		r.take(initech, 600)
+		r.take(shareTenant.Key("umbrella"), 200)
+		lowered := PerSecond(1000).WithBurst(201)
+		lowered.Durability = level
+		with, err := r.Limits().With(Override{Key: theTotal, Limit: lowered})
+		require.NoError(t, err)
+		require.NoError(t, r.SetLimits(with))
+		ds := make([]Decision, 2)
+		r.decided(r.Do(t.Context(), []Request{{Key: globex, Cost: 1, Mode: CheckOnly}, acme.Cost(2)}, ds))
+		require.Equal(t, 2*time.Millisecond, ds[1].RetryAfter, "the total is empty")
+		require.Equal(t, r.check(acme, 2), ds[1])
+	}
+}
+
 // With keeps the same sums as NewLimits computes from the same limits.
 func TestShareSumsStay(t *testing.T) {
 	ls := shareLimits(t, Flushed)
