@@ -54,7 +54,8 @@ var (
 	// ErrNegativeCost: the cost is below 0.
 	ErrNegativeCost = errors.New("stint: negative cost")
 
-	// ErrCostOverBurst: the cost is more than the bucket can hold.
+	// ErrCostOverBurst: the cost is more than the bucket can hold, or that of several
+	// shares of one total together.
 	ErrCostOverBurst = errors.New("stint: cost over burst")
 
 	// ErrDuplicateKey: one call names the same bucket twice.

@@ -56,6 +56,8 @@ type group struct {
 type drawn struct {
 	begun    bool
 	from, to int64 // TAT of the total
+	asked    int64 // tokens of those that take part in the decision, and spend
+	lacked   int64 // of these, tokens of those that were denied
 }
 
 // part returns the request for one bucket of the group, or nil.
@@ -175,23 +177,34 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			sd.floor.Remaining = 0 // a floor that is held pays nothing
 		}
 	}
+	var alone drawn
+	dr := total.drawn
+	if dr == nil {
+		dr = &alone
+	}
 	if sd.Loan = sd.Total; total.rule > blocked && total.op != opRefund {
 		sd.kept = limitsIn(total.shard).kept(total.key.Name)
-		sd.Loan = total.loanLocked(now, sd.kept)
+		sd.Loan = total.waitLocked(now, dr, sd.kept)
+		if total.drawn != nil {
+			sd.Total = total.waitLocked(now, dr, 0)
+		}
 	}
-	if sd.Floor == share.Never && sd.Loan == share.Never && total.rule > blocked {
+	if sd.Own() == share.Never && sd.Loan == share.Never && total.rule > blocked {
 		most := sd.total.Limit.Burst - sd.kept
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, total.cost, most,
+		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, dr.asked+total.cost, most,
 			limitsIn(total.shard).labeled(total.key))
 	}
+	if total.op == opSpend && total.mode != SpendOnly {
+		if dr.asked += total.cost; sd.RetryAfter() > 0 {
+			dr.lacked += total.cost
+		}
+	}
 	chargeLocked(ceiling, floor, total, &sd.Waits)
-	if dr := total.drawn; dr != nil {
-		if !dr.begun {
-			dr.begun, dr.from, dr.to = true, total.from, total.from
-		}
-		if total.op != opCheck {
-			dr.to = total.to
-		}
+	if !dr.begun {
+		dr.begun, dr.from, dr.to = true, total.from, total.from
+	}
+	if total.op != opCheck {
+		dr.to = total.to
 	}
 	*d = sd.decision(total.ruleLocked(), total.shard.GateLocked(cacheKey(total.key)).Tail(total.tat), now)
 	total.reportTaken(d)
@@ -239,15 +252,20 @@ func (r *request) refundLikeLocked(total *request, now int64) {
 	r.spent = cmp.Or(now-ago, -1) // 0 would mean that it is not known
 }
 
-// loanLocked returns the wait until a total lends, and keeps so many tokens.
-func (r *request) loanLocked(now, kept int64) (wait int64) {
-	if kept > r.ruleLocked().rate.burst-r.cost {
+// waitLocked returns the wait until a total has the tokens of the request, and kept
+// more, if those before it in the call have spent.
+func (r *request) waitLocked(now int64, dr *drawn, kept int64) (wait int64) {
+	before := *dr
+	if r.mode == SpendOnly { // it takes what they leave
+		before = drawn{}
+	}
+	if kept > r.ruleLocked().rate.burst-r.cost-before.asked {
 		return share.Never
 	}
-	loan := *r
-	loan.cost += kept
+	all := *r
+	all.cost += before.lacked + kept
 	var d Decision
-	_ = loan.decideLocked(now, &d) // the cost is not over the burst
+	_ = all.decideLocked(now, &d) // the cost is not over the burst
 	return int64(d.RetryAfter)
 }
 
@@ -290,7 +308,7 @@ type shareDecision struct {
 // decision returns the decision of the ceiling, or of the floor or total that
 // pays: the stricter of the two. tat is that of the total before the request.
 func (sd *shareDecision) decision(total *rule, tat, now int64) Decision {
-	if sd.Total == 0 && !sd.TotalPays() { // it has the tokens, and keeps them
+	if sd.total.Allowed && !sd.TotalPays() { // it has the tokens, and keeps them
 		total.report(&sd.total, tat, now)
 	}
 	sd.floor.Remaining = min(sd.floor.Remaining, sd.total.Remaining) // after a crash the total may have less

@@ -458,7 +458,7 @@ func TestShareSumText(t *testing.T) {
 
 // Requests of one total are decided in their order, each as if those before it had
 // spent, and spend together or not at all. Those with SpendOnly come last. A twin
-// with the same buckets takes them one after the other.
+// with the same buckets takes them one after the other. RetryAfter is exact.
 func TestSharesOfOneTotal(t *testing.T) {
 	t.Parallel()
 	keys := []Key{acme, globex, initech, theTotal, sharePlain.Key("a")}
@@ -483,7 +483,7 @@ func TestSharesOfOneTotal(t *testing.T) {
 			rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 			var reqs []Request
 			for _, key := range keys[:2+rng.IntN(len(keys)-1)] {
-				cost := rng.Int64N([]int64{40, 500}[rng.IntN(2)])
+				cost := rng.Int64N([]int64{40, 200}[rng.IntN(2)]) // all together are not over the burst
 				if key.Name == sharePlain {
 					cost %= 3
 				}
@@ -520,18 +520,29 @@ func TestSharesOfOneTotal(t *testing.T) {
 			} else {
 				d := r.decided(r.Do(t.Context(), reqs, got))
 				require.Equal(t, all, d.Allowed, "seed %d", seed)
+				lacks := false // a share that was denied before
 				for i := range got {
 					if all || reqs[i].Mode != SpendOnly {
 						if !all {
 							want[i].Taken = 0
 						}
+						if lacks && reqs[i].Key.Name != sharePlain { // the twin did not spend for those before it
+							require.GreaterOrEqual(t, got[i].RetryAfter, want[i].RetryAfter)
+							continue
+						}
 						require.Equal(t, want[i], got[i], "seed %d: %+v", seed, reqs)
+						lacks = lacks || !got[i].Allowed && reqs[i].Key.Name != sharePlain && reqs[i].Mode == CheckAndSpend
 					}
 				}
 			}
 			if !all {
 				denied++
 				require.Equal(t, before, [][3]int64{r.levels("acme"), r.levels("globex")}, "seed %d: %+v", seed, reqs)
+				retry := r.decided(r.SpendAll(reqs...)).RetryAfter
+				r.clock.Advance(retry - 1)
+				require.EqualValues(t, 1, r.decided(r.SpendAll(reqs...)).RetryAfter, "seed %d: %+v", seed, reqs)
+				r.clock.Advance(1)
+				require.True(t, r.decided(r.SpendAll(reqs...)).Allowed, "seed %d: %+v", seed, reqs)
 			} else {
 				allowed++
 				for _, key := range keys {
@@ -547,6 +558,33 @@ func TestSharesOfOneTotal(t *testing.T) {
 		require.NoError(t, r.Close())
 	}
 	require.Positive(t, min(allowed, denied))
+}
+
+// Shares of one total cannot spend more of it together than one of them could.
+func TestSharesOverBurst(t *testing.T) {
+	hooli := shareTenant.Key("hooli")
+	for _, c := range []struct {
+		reqs []Request
+		want string // after "stint: cost over burst: "; "" if it is no error
+	}{
+		{[]Request{initech.Cost(400), hooli.Cost(400)}, ""},
+		{[]Request{initech.Cost(400), hooli.Cost(401)}, "801 of 800 for Total"},
+		{[]Request{initech.Cost(400), theTotal.Cost(401)}, "801 of 800 for Total"},
+		{[]Request{initech.Cost(400), hooli.Cost(400), acme.Cost(100), globex.Cost(100)}, ""},
+		{[]Request{initech.Cost(400), hooli.Cost(400), acme.Cost(101)}, "901 of 800 for Total"},
+		{[]Request{initech.Cost(400), {Key: hooli, Cost: 401, Mode: SpendOnly}}, ""}, // it does not spend
+		{[]Request{{Key: initech, Cost: 600, Mode: CheckOnly}, hooli.Cost(600)}, ""},
+	} {
+		r := shareRig(t, Flushed)
+		d, err := r.SpendAll(c.reqs...)
+		if c.want == "" {
+			require.True(t, r.decided(d, err).Allowed, c.reqs)
+			continue
+		}
+		require.ErrorIs(t, err, ErrCostOverBurst)
+		require.EqualError(t, err, "stint: cost over burst: "+c.want)
+		require.Equal(t, [3]int64{100, 600, 1000}, r.levels("acme"))
+	}
 }
 
 // After a failed commit a floor has no tokens that the total lacks: what a floor
