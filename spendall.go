@@ -54,7 +54,8 @@ func (l *Limiter) Do(ctx context.Context, reqs []Request, ds []Decision) (d Deci
 
 // Refund gives the tokens of requests back to their buckets, up to the bursts,
 // and returns the strictest decision on what the buckets then hold. It always
-// allows. Refunding a full bucket changes nothing. For a CheckOnly request Refund
+// allows. Of several shares of one total, each sees what those before it gave back.
+// Refunding a full bucket changes nothing. For a CheckOnly request Refund
 // only reports the state. A SpendOnly request is refunded even if SpendAll had too
 // few tokens for it: leave such a request out. After ErrNotDurable the tokens may
 // be missing; after any other error nothing changed.
