@@ -153,10 +153,12 @@ func (g *group) decideUpToLocked(rs []request, now int64, d *Decision) error {
 // its buckets.
 func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	ceiling, floor, total := g.part(rs, classRole), g.part(rs, floorRole), g.part(rs, totalRole)
-	sd := shareDecision{ceiling: Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}}
+	var sd shareDecision
 	var err error
 	if ceiling != nil {
 		err = ceiling.decideLocked(now, &sd.ceiling)
+	} else {
+		sd.ceiling = Decision{Allowed: true, Remaining: math.MaxInt64, Key: total.key}
 	}
 	if err == nil {
 		err = total.decideLocked(now, &sd.total)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -299,7 +300,10 @@ func TestShareLimitsChange(t *testing.T) {
 	require.Zero(t, floor)
 	require.EqualValues(t, 700, kept)
 	r.take(acme, 50)
-	require.False(t, r.spend(globex, 1).Allowed)
+	blocked := Decision{Key: globex, Limit: Blocked, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}
+	require.Equal(t, blocked, r.spend(globex, 1))
+	require.Equal(t, blocked, r.check(globex, 0))
+	require.Equal(t, Decision{Key: globex, Limit: Blocked, Allowed: true}, r.refund(globex, 0))
 
 	other := Names{}
 	for name, spec := range shareNames {
