@@ -274,7 +274,7 @@ func (a *App) build(keep bool) (*stint.Limits, error) {
 // Caddyfile comes before one of a file. One that names no durability has that of
 // the zone, as those of the Caddyfile do.
 func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint.Limit) error {
-	limits, err := limitsfile.Load(names, "", path)
+	limits, err := limitsfile.LoadOverrides(names, path)
 	if err != nil {
 		return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
 	}

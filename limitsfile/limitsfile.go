@@ -59,28 +59,33 @@ import (
 )
 
 // Load returns the limits in a file of defaults and files of overrides, or a
-// *stint.ConfigError for each mistake in any of them, joined. Without a name of the
-// first file there are overrides only.
+// *stint.ConfigError for each mistake in any of them, joined.
 func Load(names stint.Names, defaultsFile string, overrideFiles ...string) (*stint.Limits, error) {
-	sources := make([]source, 1+len(overrideFiles))
-	for i, name := range append([]string{defaultsFile}, overrideFiles...) {
-		if i == 0 && name == "" {
-			sources[i] = source{"", []byte("{}"), nil}
-			continue
-		}
+	return read(names, files(defaultsFile), files(overrideFiles...))
+}
+
+// LoadOverrides is Load without defaults: only the ids in files of overrides have
+// limits.
+func LoadOverrides(names stint.Names, overrideFiles ...string) (*stint.Limits, error) {
+	return read(names, []source{{"", []byte("{}"), nil}}, files(overrideFiles...))
+}
+
+func files(names ...string) []source {
+	sources := make([]source, len(names))
+	for i, name := range names {
 		data, err := os.ReadFile(name)
 		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 			err = pathErr.Err // ConfigError names the file
 		}
 		sources[i] = source{name, data, err}
 	}
-	return read(names, sources)
+	return sources
 }
 
 // Parse is Load for texts in memory. A ConfigError calls them "defaults",
 // "overrides", "overrides 2" and so on.
 func Parse(names stint.Names, defaults []byte, overrides ...[]byte) (*stint.Limits, error) {
-	sources := []source{{"defaults", defaults, nil}}
+	var sources []source
 	for i, data := range overrides {
 		file := "overrides"
 		if i > 0 {
@@ -88,7 +93,7 @@ func Parse(names stint.Names, defaults []byte, overrides ...[]byte) (*stint.Limi
 		}
 		sources = append(sources, source{file, data, nil})
 	}
-	return read(names, sources)
+	return read(names, []source{{"defaults", defaults, nil}}, sources)
 }
 
 // source is a file that was read, or the error of reading it.
@@ -98,8 +103,8 @@ type source struct {
 	err  error
 }
 
-// read returns the limits in a source of defaults and sources of overrides.
-func read(names stint.Names, sources []source) (*stint.Limits, error) {
+// read returns the limits in sources of defaults and of overrides.
+func read(names stint.Names, defaults, overrides []source) (*stint.Limits, error) {
 	r := reader{
 		names:    names,
 		labels:   make(map[string]stint.Name),
@@ -115,8 +120,10 @@ func read(names stint.Names, sources []source) (*stint.Limits, error) {
 	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
 		return nil, err
 	}
-	r.read(sources[0], r.readDefaults)
-	for _, s := range sources[1:] {
+	for _, s := range defaults {
+		r.read(s, r.readDefaults)
+	}
+	for _, s := range overrides {
 		r.read(s, r.readOverrides)
 	}
 	return r.finish()
