@@ -96,6 +96,23 @@ func ExampleLoad() {
 	// Output: 600/3h burst 300 true
 }
 
+// Only the ids in the files have limits.
+func ExampleLoadOverrides() {
+	dir, _, overridesFile := files()
+	defer os.RemoveAll(dir)
+
+	limits, err := limitsfile.LoadOverrides(names, overridesFile)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limits.For(OrdersPerAccount.Key("87654321")))
+	_, limited := limits.For(OrdersPerAccount.Key("1"))
+	fmt.Println(limited)
+	// Output:
+	// 600/3h burst 300 true
+	// false
+}
+
 // A program whose limits are named at run time declares the labels that it finds.
 func ExampleLabels() {
 	dir, defaultsFile, overridesFile := files()
