@@ -176,6 +176,15 @@ func foreign(p place, err error) error {
 		ErrRefused, p.socket, err)
 }
 
+// isServed reports whether a process listens at the socket.
+func (p place) isServed(timeout time.Duration) bool {
+	nc, err := p.dial(timeout)
+	if err == nil {
+		nc.Close()
+	}
+	return err == nil
+}
+
 // dial connects to the process at the socket. The error is ErrNoOwner if there
 // is none, and ErrRefused if it belongs to a user who must not have the file, or
 // is no process of stint. If the socket's mode keeps this user out, it is both.

@@ -100,7 +100,9 @@ func (l *Limiter) take() error {
 // moments after it has opened the file. So try makes a file only after there
 // was none for l.missing, and waits longer if a socket has shown that an owner
 // has just gone. A file that is removed while try opens it counts as one that
-// was there.
+// was there. This process may be stopped after it has looked for an owner, while
+// another one makes the file, becomes the owner, and the file is removed. So try
+// looks once more when it has made a file, and gives that up.
 func (l *Limiter) try() (*backend, error) {
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond
@@ -134,6 +136,9 @@ func (l *Limiter) try() (*backend, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
 	case err != nil:
 		return nil, err
+	case !there && l.place.isServed(l.opts.TakeoverTimeout):
+		err = limiter.Close()
+		return nil, errors.Join(ErrNoOwner, err, os.Remove(l.place.file))
 	}
 	server, err := serve(limiter, l.place, l.opts.MaxGuests, l.events, l.replaced)
 	if err != nil {
