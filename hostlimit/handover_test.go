@@ -489,6 +489,7 @@ func TestChangesDuringTakeover(t *testing.T) {
 	l.limits.Store(declare(wrong)) // as Declare does before become can lock changing
 	l.changing.Unlock()
 
+	events.wait(t, RoleNone, true) // the owner has gone
 	require.ErrorIs(t, events.wait(t, RoleNone, true).Err, stint.ErrNameMismatch)
 	_, err = l.Spend(perID.Key("a"), 1)
 	require.ErrorIs(t, err, ErrNoOwner)
