@@ -26,7 +26,7 @@ func adoptHelp(root *cobra.Command) {
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		const piped = 80 // columns, if the output is not a terminal
-		width := cmp.Or(display.Columns(cmd.OutOrStdout()), piped)
+		width := cmp.Or(columns(cmd.OutOrStdout()), piped)
 		if _, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, width)); err != nil {
 			cmd.PrintErrln(err)
 		}

@@ -163,7 +163,7 @@ func (f *holdFlags) list(cmd *cobra.Command, store *readStore, now time.Time) er
 	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
 		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))
 	})
-	tw := tabwriter.NewWriter(display.Folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
 		what, id := "for "+display.Duration(d), key.ID

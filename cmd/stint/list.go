@@ -162,7 +162,7 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(display.Folding(w), 0, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(folding(w), 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
 		id, state := b.id, b.state()
 		if of, ok := lockedOut(id); ok && b.heldFor > 0 {

@@ -71,7 +71,7 @@ func (f *chartFlags) print(w io.Writer, svg func() []byte, asJSON any, text func
 	if f.json {
 		err = display.WriteJSON(w, asJSON)
 	} else {
-		_, err = io.WriteString(display.Folding(w), text(display.Columns(w)))
+		_, err = io.WriteString(folding(w), text(columns(w)))
 	}
 	return failed(err)
 }
