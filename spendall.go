@@ -174,7 +174,7 @@ func (l *Limiter) submitAll(
 		return nil, Key{}, l.failed(asked(at), err)
 	}
 	now := l.clock.Now()
-	strictest, at, err := decideAllLocked(rs, len(reqs), ds, now)
+	strictest, at, err := decideAllLocked(rs, ds, now)
 	if err == nil {
 		if oneTotal {
 			rs = joinTotals(rs, strictest.Allowed)
@@ -284,10 +284,11 @@ func unlockAll(rs []request) {
 	}
 }
 
-// decideAllLocked decides on n requests at the instant now, in their order. Those
-// with SpendOnly come last, because they take what the others leave. The error is
-// that of rs[at].
-func decideAllLocked(rs []request, n int, ds []Decision, now int64) (strictest Decision, at int, err error) {
+// decideAllLocked decides on the caller's requests at the instant now, in their
+// order. Those with SpendOnly come last, because they take what the others leave.
+// The error is that of rs[at].
+func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision, at int, err error) {
+	n := 0 // of the caller
 	for i := range rs {
 		r := &rs[i]
 		if r.group != nil {
@@ -295,6 +296,7 @@ func decideAllLocked(rs []request, n int, ds []Decision, now int64) (strictest D
 		}
 		if !r.added {
 			rs[r.at].nth = i
+			n++
 		}
 	}
 	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
