@@ -24,13 +24,13 @@ type Override struct {
 // Limits are the limits of a program, a default for each Name and overrides.
 // They are immutable: With returns a copy, and Limiter.SetLimits replaces them.
 type Limits struct {
+	rules     []rule      // in the book when the Limits were made
+	members   []member    // by Name; nil if no limit has a Parent
+	book      *rulebook   // shared with the results of With
 	order     []Name      // all that are declared
 	specs     []NameSpec  // by index in order
-	rules     []rule      // in the book when the Limits were made
-	book      *rulebook   // shared with the results of With
 	settings  []settings  // by Name
 	overrides []overrides // by index in order
-	members   []member    // by Name; nil if no limit has a Parent
 	totals    []share.Sum // of the floors of each total
 }
 

@@ -147,20 +147,22 @@ func (a *App) enforce() error {
 	f := a.file
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch a {
-	case f.inForce:
+	select {
+	case <-a.started: // perhaps a later one has replaced it since
 		return nil
-	case f.next:
-		if time.Now().Before(f.again) {
-			return nil
-		}
-		if err := a.enforceLocked(); err != nil {
-			f.again = time.Now().Add(time.Second)
-			logger().Error("the limits of the new configuration are not in force yet", zap.Error(err))
-		}
+	default:
+	}
+	if f.next != a {
+		return errNotStarted()
+	}
+	if time.Now().Before(f.again) {
 		return nil
 	}
-	return errNotStarted()
+	if err := a.enforceLocked(); err != nil {
+		f.again = time.Now().Add(time.Second)
+		logger().Error("the limits of the new configuration are not in force yet", zap.Error(err))
+	}
+	return nil
 }
 
 func errNotStarted() error {

@@ -367,3 +367,18 @@ func TestNoFolder(t *testing.T) {
 	err = caddy.Validate(&caddy.Config{AppsRaw: caddy.ModuleMap{"stint": app}})
 	require.ErrorContains(t, err, "getwd")
 }
+
+// A request that found its configuration prepared goes on, although a later one
+// has been put in force meanwhile.
+func TestReplacedWhileRequestWaits(t *testing.T) {
+	a := &App{file: &file{}}
+	a.makeChannels()
+	close(a.prepared)
+	close(a.started)
+	a.file.inForce = &App{}
+	require.NoError(t, a.enforce())
+
+	never := &App{file: a.file}
+	never.makeChannels()
+	require.Error(t, never.enforce())
+}
