@@ -368,8 +368,8 @@ func TestNoFolder(t *testing.T) {
 	require.ErrorContains(t, err, "getwd")
 }
 
-// A request that found its configuration prepared goes on, although a later one
-// has been put in force meanwhile.
+// A request that found its configuration prepared passes, even if a later
+// configuration has replaced it since.
 func TestReplacedWhileRequestWaits(t *testing.T) {
 	a := &App{file: &file{}}
 	a.makeChannels()

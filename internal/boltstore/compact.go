@@ -210,7 +210,8 @@ func copySums(to, from *bolt.Tx) error {
 }
 
 // copyJournal copies those records of the journal that target does not have, a
-// MiB at a time, and the record of the clock.
+// MiB at a time, and the record of the clock. Saves may go on: the last call, which
+// is made when they are stopped, copies what they added.
 func (s *Store) copyJournal(target *boltfile.File) error {
 	for all := false; !all; {
 		err := s.copyTo(target, func(to, from *bolt.Tx) (err error) {

@@ -205,8 +205,8 @@ func (s *Store) write(fn func(f *boltfile.File) error) error {
 	})
 }
 
-// use calls fn with the file, which is not replaced meanwhile, unless the store
-// is closed.
+// use calls fn with the open file, and nothing replaces the file before fn
+// returns. If the store is closed, use returns ErrClosed instead.
 func (s *Store) use(fn func(f *boltfile.File) error) error {
 	s.inUse.mu.RLock()
 	defer s.inUse.mu.RUnlock()

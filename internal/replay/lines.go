@@ -88,7 +88,8 @@ func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
 
 // ReadAhead reads r in a goroutine, until ctx ends. So a signal need not wait for
 // a pipe without input. Unpacking also runs at the same time as the decisions:
-// the Reader has space for a whole part, so that the next one is read meanwhile.
+// the Reader has space for a whole part, so the next one is read while this one
+// is used.
 func ReadAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 	const part = 1 << 17
 	out, in := io.Pipe()
