@@ -48,7 +48,8 @@ func (l *Limiter) Allow(key Key) bool {
 	if answer := l.fastPath(key, 1, opSpend, nil); answer != fastDeclined {
 		return answer != fastDenied
 	}
-	d, err := l.slowPath(key, 1, opSpend)
+	var d Decision
+	err := l.slowPathOne(key, 1, CheckAndSpend, &d)
 	return d.Allowed || err != nil && l.opts.FailOpen
 }
 
@@ -57,7 +58,7 @@ func (l *Limiter) Allow(key Key) bool {
 // was spent, except that after ErrNotDurable the tokens may stay spent.
 func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opSpend, &d) == fastDeclined {
-		d, err = l.slowPath(key, cost, opSpend)
+		err = l.slowPathOne(key, cost, CheckAndSpend, &d)
 	}
 	return d, err
 }
@@ -68,7 +69,7 @@ func (l *Limiter) Spend(key Key, cost int64) (d Decision, err error) {
 // says.
 func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	if l.fastPath(key, cost, opCheck, &d) == fastDeclined {
-		d, err = l.slowPath(key, cost, opCheck)
+		err = l.slowPathOne(key, cost, CheckOnly, &d)
 	}
 	return d, err
 }
@@ -90,11 +91,12 @@ func (l *Limiter) Reset(keys ...Key) error {
 }
 
 func (l *Limiter) reset(key Key) error {
-	r := &request{asked: asked{key: key, op: opReset}}
+	rs := [1]request{{asked: asked{key: key, op: opReset}}}
+	r := &rs[0]
 	if err := r.locate(l); err != nil {
 		return err
 	}
-	if err := l.lockFound(r); err != nil {
+	if _, err := l.lockFound(rs[:]); err != nil {
 		return err
 	}
 	now := l.clock.Now()
@@ -129,16 +131,9 @@ func (l *Limiter) reset(key Key) error {
 // not. The change is as durable as a spend. Errors are those of Spend, and
 // errors.ErrUnsupported for a share of a total.
 func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
-	req.Mode = CheckAndSpend
-	rs := [1]request{{asked: asked{key: req.Key, cost: l.clock.Instant(full), op: opRaise}}}
-	err := l.give(&rs[0], &req)
-	if ls := l.limits.Load(); err == nil && ls.member(req.Key.Name).role != plainRole {
-		err = fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(req.Key))
-	}
-	if err != nil {
-		return time.Time{}, l.failed(req.Key, err)
-	}
-	d, err := l.slowPathOf(rs[:])
+	req.Mode, req.Cost = CheckAndSpend, l.clock.Instant(full)
+	var rs [1]request
+	d, err := l.decide(rs[:], &req, opRaise)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -425,33 +420,25 @@ func denied(wait int64) uint {
 	return 0
 }
 
-// slowPath decides on one bucket.
-func (l *Limiter) slowPath(key Key, cost int64, op op) (Decision, error) {
-	d, in, err := l.submitRequest(&Request{Key: key, Cost: cost}, op)
-	return l.answer(key, d, in, err)
+// slowPathOne is slowPath for one request.
+func (l *Limiter) slowPathOne(key Key, cost int64, mode Mode, d *Decision) error {
+	return l.slowPath(context.Background(), []Request{{Key: key, Cost: cost, Mode: mode}}, d, nil, opSpend)
 }
 
-// submitRequest is submit for a Request, which may have a limit, or one in a tree
-// of shares.
-func (l *Limiter) submitRequest(req *Request, op op) (d Decision, in *cache.Batch, err error) {
-	for {
-		if m := l.limits.Load().member(req.Key.Name); m.role != plainRole {
-			return l.submitShare(m, *req, op)
-		}
-		rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: op, mode: req.Mode}}}
-		if err := l.give(&rs[0], req); err != nil {
-			return Decision{}, nil, l.failed(req.Key, err)
-		}
-		if d, in, err = l.submit(rs[:]); err != errNowShare {
-			return d, in, err
-		}
+// decide is slowPath for a request of which the caller needs more than the
+// decision. It is put into rs[0].
+func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err error) {
+	if err := rs[0].ask(l, req, op); err != nil {
+		return Decision{}, l.failed(req.Key, err)
 	}
-}
-
-// slowPathOf is slowPath for one request.
-func (l *Limiter) slowPathOf(rs []request) (Decision, error) {
-	d, in, err := l.submit(rs)
-	return l.answer(rs[0].key, d, in, err)
+	in, _, err := l.submit(rs[:1], &d, nil)
+	if err == nil {
+		err = l.failed(req.Key, l.await(in))
+	}
+	if err != nil {
+		return Decision{}, err
+	}
+	return d, nil
 }
 
 // failed counts an error against the key's limit, and returns the error. A nil
@@ -469,58 +456,12 @@ func (l *Limiter) failed(key Key, err error) error {
 	return err
 }
 
-// answer returns a decision once its commit has ended, if there is one.
-func (l *Limiter) answer(key Key, d Decision, in *cache.Batch, err error) (Decision, error) {
-	if in == nil {
-		return d, err
-	}
-	if err := l.await(in); err != nil {
-		return Decision{}, l.failed(key, err)
-	}
-	return d, nil
-}
-
 // await waits for a commit, or returns at once if it is nil.
 func (l *Limiter) await(in *cache.Batch) error {
 	if in == nil {
 		return nil
 	}
 	return l.cache.Await(context.Background(), time.Now(), in)
-}
-
-// submitOne puts the change of a request into a commit if the store needs it
-// before the answer. Otherwise it returns nil.
-func (l *Limiter) submitOne(r *request, now int64) *cache.Batch {
-	return l.cache.SubmitLocked([]cache.Change{r.change()}, now)
-}
-
-// submit decides on one request. It returns the commit that the answer waits for,
-// or nil. The error is errNowShare if new limits have brought the Name a Parent
-// since the door looked.
-func (l *Limiter) submit(rs []request) (d Decision, in *cache.Batch, err error) {
-	r := &rs[0]
-	if err := r.locate(l); err != nil {
-		return Decision{}, nil, l.failed(r.key, err)
-	}
-	if err := l.lockFound(r); err != nil {
-		return Decision{}, nil, l.failed(r.key, err)
-	}
-	if limitsIn(r.shard).isShare(r.key.Name) {
-		r.shard.Mu.Unlock()
-		return Decision{}, nil, errNowShare
-	}
-	now := l.clock.Now()
-	r.decided = now
-	if err = r.decideLocked(now, &d); err == nil {
-		r.countLocked(d.Allowed)
-		r.writeLocked(now)
-		in = l.submitOne(r, now)
-	}
-	r.shard.Mu.Unlock()
-	if err != nil {
-		return Decision{}, nil, l.failed(r.key, err)
-	}
-	return d, in, nil
 }
 
 // op is an operation on a bucket.
@@ -551,6 +492,7 @@ type asked struct {
 	at    int    // index in the caller's requests
 	nth   int    // rs[i].nth is the index in rs, which are sorted, of the caller's i-th request
 	group *group // nil if its bucket decides alone
+	full  error  // returned in place of a wait for space in memory; nil: wait
 	op    op
 	mode  Mode
 	role  role
@@ -613,41 +555,19 @@ func (r *request) builds() bool {
 	return r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0
 }
 
-// lockFound locks the shard of r once the state of its bucket is known.
-func (l *Limiter) lockFound(r *request) error {
-	r.shard.Lock()
-	for !r.findLocked() {
-		r.shard.Mu.Unlock()
-		if err := l.load(r); err != nil {
-			return err
-		}
-		r.shard.Lock()
-	}
-	if r.shard.Limits == nil {
-		r.shard.Mu.Unlock()
-		return ErrClosed
-	}
-	r.useConfiguredLocked(l.opts.Durability)
-	return nil
-}
-
-// give makes the Limit of req, if it has one, the given limit of r. The error says
-// what is wrong with the Request.
-func (l *Limiter) give(r *request, req *Request) (err error) {
-	if err := l.checkMode(req); err != nil {
-		return err
-	}
-	if !req.Limit.isZero() {
-		r.given, err = l.given.of(req.Limit)
-	}
-	return err
-}
-
-func (l *Limiter) checkMode(req *Request) error {
+// ask makes r the request for one bucket that a caller made, and finds its shard.
+// The error says what is wrong with the Request.
+func (r *request) ask(l *Limiter, req *Request, op op) (err error) {
 	if req.Mode > UpTo {
 		return fmt.Errorf("stint: %s: there is no Mode %d", l.limits.Load().labeled(req.Key), req.Mode)
 	}
-	return nil
+	r.key, r.cost, r.op, r.mode = req.Key, req.Cost, op, req.Mode
+	if !req.Limit.isZero() {
+		if r.given, err = l.given.of(req.Limit); err != nil {
+			return err
+		}
+	}
+	return r.locate(l)
 }
 
 // useConfiguredLocked drops a given limit that equals the configured one. Only
@@ -706,6 +626,9 @@ func (l *Limiter) load(r *request) error {
 		return err
 	}
 	if l.cache.Full() {
+		if r.full != nil {
+			return r.full
+		}
 		if err := l.cache.MakeSpace(); err != nil {
 			return err
 		}

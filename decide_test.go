@@ -167,12 +167,12 @@ func TestFastPath(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(uint64(name), 7))
 				for range 1000 {
 					fast.clock.Advance(time.Duration(rnd.Int64N(int64(3 * time.Second))))
-					key, cost, op := name.Key(fmt.Sprint(rnd.IntN(2))), rnd.Int64N(13)-1, opSpend
+					key, cost, mode := name.Key(fmt.Sprint(rnd.IntN(2))), rnd.Int64N(13)-1, CheckAndSpend
 					ds := make([]Decision, 1)
 					var err error
 					switch rnd.IntN(5) {
 					case 0:
-						op = opCheck
+						mode = CheckOnly
 						ds[0], err = fast.Check(key, cost)
 					case 1:
 						cost = 1
@@ -187,7 +187,8 @@ func TestFastPath(t *testing.T) {
 					default:
 						ds[0], err = fast.Spend(key, cost)
 					}
-					want, wantErr := slow.slowPath(key, cost, op)
+					var want Decision
+					wantErr := slow.slowPathOne(key, cost, mode, &want)
 					require.Equal(t, want, ds[0])
 					require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
 					require.Equal(t, slow.bucket(key), fast.bucket(key))

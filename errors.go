@@ -106,7 +106,6 @@ type unsupported string
 
 const (
 	errShare    unsupported = "stint: not for shares of a total"
-	errNowShare unsupported = "stint: it has become a share of a total"
 	errCalendar unsupported = "stint: not for quotas that follow the calendar"
 )
 

@@ -37,11 +37,12 @@ func (l *Limiter) Release(key Key) error {
 // hold puts the end of a hold. If extend is set, a later one stays.
 func (l *Limiter) hold(key Key, until time.Time, extend bool) (time.Time, error) {
 	key.ID = strings.Clone(key.ID) // the hold may outlive the caller's string
-	r := request{asked: asked{key: key, op: opHold}}
+	rs := [1]request{{asked: asked{key: key, op: opHold}}}
+	r := &rs[0]
 	if err := r.locate(l); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
-	if err := l.lockFound(&r); err != nil {
+	if _, err := l.lockFound(rs[:]); err != nil {
 		return time.Time{}, l.failed(key, err)
 	}
 	end := int64(0)

@@ -68,20 +68,6 @@ func (g *group) part(rs []request, of role) *request {
 	return &rs[g.at[of]]
 }
 
-// submitShare is submit for a limit in a tree of shares.
-func (l *Limiter) submitShare(m member, req Request, op op) (d Decision, in *cache.Batch, err error) {
-	if op == opCheck {
-		req.Mode, op = CheckOnly, opSpend
-	} else if req.Mode == SpendOnly { // it is alone
-		req.Mode = CheckAndSpend
-	}
-	if m.role == classRole && op == opSpend && req.Mode < UpTo && req.Limit == (Limit{}) && l.fastPathShare(m, &req, &d) {
-		return d, nil, nil
-	}
-	in, _, err = l.submitAll([]Request{req}, &d, nil, op)
-	return d, in, err
-}
-
 // withShares adds the requests to the total and the floor of each class in rs.
 func (l *Limiter) withShares(rs []request) ([]request, error) {
 	ls := l.limits.Load()
@@ -93,8 +79,10 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 		m := ls.member(r.key.Name)
 		r.role = m.role
 		switch {
-		case m.role == plainRole:
+		case r.added || m.role == plainRole:
 			continue
+		case r.op == opRaise:
+			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(r.key)))
 		case r.given != nil && r.given.periods != nil:
 			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be held to %v", errShare,
 				ls.labeled(r.key), r.given.limit))
@@ -328,11 +316,12 @@ func (sd *shareDecision) decision(total *rule, tat, now int64) Decision {
 
 // fastPathShare is fastPath for a class, over two buckets or three. It takes two
 // fifths of the time that all needs, and allocates nothing.
-func (l *Limiter) fastPathShare(m member, req *Request, d *Decision) (done bool) {
-	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
-	if len(req.Key.ID) > maxIDLen {
+func (l *Limiter) fastPathShare(req *Request, d *Decision) (done bool) {
+	m := l.limits.Load().member(req.Key.Name)
+	if m.role != classRole || req.Mode > CheckOnly || req.Limit != (Limit{}) || len(req.Key.ID) > maxIDLen {
 		return false
 	}
+	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
 	var at [len(keys)]spot
 	n := len(keys)
 	if m.floor == 0 {

@@ -90,7 +90,12 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 	if op == opSpend && l.fastPathAll(reqs, d, ds) {
 		return nil
 	}
-	in, key, err := l.submitAll(reqs, d, ds, op)
+	return l.slowPath(ctx, reqs, d, ds, op)
+}
+
+// slowPath is all for requests that a fast path has declined.
+func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
+	in, key, err := l.submitAll(reqs, d, ds, op, nil)
 	if in == nil {
 		return err
 	}
@@ -108,9 +113,10 @@ func (l *Limiter) fastPathOne(r *Request, d *Decision) bool {
 }
 
 // submitAll decides on requests together. It returns the commit that the answer
-// waits for, or nil, and the key to name if that fails.
+// waits for, or nil, and the key to name if that fails. If full is not nil, it is
+// the error of a request that would wait for space in memory.
 func (l *Limiter) submitAll(
-	reqs []Request, d *Decision, ds []Decision, op op,
+	reqs []Request, d *Decision, ds []Decision, op op, full error,
 ) (in *cache.Batch, key Key, err error) {
 	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
 		if l.isClosed() {
@@ -119,23 +125,29 @@ func (l *Limiter) submitAll(
 		*d = Decision{Allowed: true, Remaining: math.MaxInt64}
 		return nil, Key{}, nil
 	}
+	if len(reqs) == 1 && op == opSpend && l.fastPathShare(&reqs[0], d) {
+		if ds != nil {
+			ds[0] = *d
+		}
+		return nil, Key{}, nil
+	}
 	var few [4]request
 	rs := few[:min(len(reqs), len(few))]
 	if len(reqs) > len(few) {
 		rs = make([]request, len(reqs))
 	}
 	for i := range reqs {
-		r, given := &rs[i], &reqs[i]
-		if given.Mode == UpTo && len(reqs) > 1 && op == opSpend {
-			return nil, Key{}, l.failed(given.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
-				l.limits.Load().labeled(given.Key)))
+		r, req := &rs[i], &reqs[i]
+		if req.Mode == UpTo && len(reqs) > 1 && op == opSpend {
+			return nil, Key{}, l.failed(req.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
+				l.limits.Load().labeled(req.Key)))
 		}
-		r.key, r.cost, r.op, r.mode, r.at = given.Key, given.Cost, op, given.Mode, i
-		if !given.Spent.IsZero() && !given.Spent.Equal(JustSpent) {
-			r.spent = max(1, l.clock.Instant(given.Spent))
+		if err := r.ask(l, req, op); err != nil {
+			return nil, Key{}, l.failed(req.Key, err)
 		}
-		if err := cmp.Or(l.give(r, given), r.locate(l)); err != nil {
-			return nil, Key{}, l.failed(r.key, err)
+		r.at, r.full = i, full
+		if !req.Spent.IsZero() && !req.Spent.Equal(JustSpent) {
+			r.spent = max(1, l.clock.Instant(req.Spent))
 		}
 		switch {
 		case r.mode != CheckOnly:
@@ -144,34 +156,32 @@ func (l *Limiter) submitAll(
 		default:
 			r.op = opCheck
 		}
-		if op == opRefund && r.cost > 0 && given.Spent.IsZero() {
+		if op == opRefund && r.cost > 0 && req.Spent.IsZero() {
 			return nil, Key{}, l.failed(r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
 				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key)))
 		}
 	}
-	if rs, err = l.withShares(rs); err != nil {
-		return nil, Key{}, err
-	}
-	sortRequests(rs)
+	return l.submit(rs, d, ds)
+}
+
+// submit is submitAll for requests in progress.
+func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
 	oneTotal := false // for several groups
-	for i := range rs[1:] {
-		a, b := &rs[i], &rs[i+1]
-		switch {
-		case a.key != b.key:
-			continue
-		case !b.added || b.role != totalRole: // if b is not, a is not, either
-			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
-			return nil, Key{}, l.failed(b.key, err)
-		case a.drawn == nil:
-			a.drawn = new(drawn)
+	for locked := false; !locked; {
+		if rs, err = l.withShares(rs); err != nil {
+			return nil, Key{}, err
 		}
-		b.drawn, oneTotal = a.drawn, true
-	}
-	asked := func(at int) Key { return reqs[rs[at].at].Key } // not of the total or the floor
-	if at, err := l.lockAllFound(rs); err == errNowShare {
-		return l.submitAll(reqs, d, ds, op)
-	} else if err != nil {
-		return nil, Key{}, l.failed(asked(at), err)
+		sortRequests(rs)
+		if oneTotal, err = l.pairTotals(rs); err != nil {
+			return nil, Key{}, err
+		}
+		if at, err := l.lockFound(rs); err != nil {
+			key := askedOf(rs, at)
+			return nil, Key{}, l.failed(key, err)
+		}
+		if locked = !newShares(rs); !locked {
+			unlockAll(rs)
+		}
 	}
 	now := l.clock.Now()
 	strictest, at, err := decideAllLocked(rs, ds, now)
@@ -186,10 +196,28 @@ func (l *Limiter) submitAll(
 	}
 	unlockAll(rs)
 	if err != nil {
-		return nil, Key{}, l.failed(asked(at), err)
+		return nil, Key{}, l.failed(askedOf(rs, at), err)
 	}
 	*d = strictest
-	return in, asked(0), nil
+	return in, askedOf(rs, 0), nil
+}
+
+// askedOf returns the key that the caller asked for in the request to which rs[at]
+// belongs: not its total or floor.
+func askedOf(rs []request, at int) Key {
+	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
+	return rs[i].key
+}
+
+// newShares reports whether limits that came since withShares have made a request
+// one for a share.
+func newShares(rs []request) bool {
+	for i := range rs {
+		if r := &rs[i]; r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // submitLocked puts the changes of requests into a commit if the store needs them
@@ -205,12 +233,12 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 
 // sortRequests sorts by the order of locking. Equal keys become neighbours.
 func sortRequests(rs []request) {
-	compare := func(a, b *request) int {
-		if a.shard != b.shard {
-			return cmp.Compare(a.shard.Order, b.shard.Order)
+	slices.SortFunc(rs, func(a, b request) int {
+		if c := cmp.Compare(a.shard.Order, b.shard.Order); c != 0 {
+			return c
 		}
-		if a.hash != b.hash {
-			return cmp.Compare(a.hash, b.hash)
+		if c := cmp.Compare(a.hash, b.hash); c != 0 {
+			return c
 		}
 		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
 			return c
@@ -218,19 +246,32 @@ func sortRequests(rs []request) {
 			return 1
 		}
 		return -1
-	}
-	for i := 1; i < len(rs); i++ {
-		if compare(&rs[i-1], &rs[i]) > 0 {
-			slices.SortFunc(rs, func(a, b request) int { return compare(&a, &b) })
-			return
-		}
-	}
+	})
 }
 
-// lockAllFound locks the shards of sorted requests, once every bucket is known,
-// and loads only those that are not. After an error, which is that of rs[at], no
-// shard is locked.
-func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
+// pairTotals lets the groups that have the same total draw from it in turn. The
+// requests are sorted. Any other two of one bucket are an error.
+func (l *Limiter) pairTotals(rs []request) (found bool, err error) {
+	for i := range rs[1:] {
+		a, b := &rs[i], &rs[i+1]
+		switch {
+		case a.key != b.key:
+			continue
+		case !b.added || b.role != totalRole: // if b is not, a is not, either
+			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
+			return false, l.failed(b.key, err)
+		case a.drawn == nil:
+			a.drawn = new(drawn)
+		}
+		b.drawn, found = a.drawn, true
+	}
+	return found, nil
+}
+
+// lockFound locks the shards of sorted requests, once every bucket is known, and
+// loads only those that are not. After an error, which is that of rs[at], no shard
+// is locked.
+func (l *Limiter) lockFound(rs []request) (at int, err error) {
 	for !lockAll(rs) {
 		unlockAll(rs)
 		for i := range rs {
@@ -243,19 +284,10 @@ func (l *Limiter) lockAllFound(rs []request) (at int, err error) {
 		}
 	}
 	for i := range rs {
-		var err error
-		switch ls := limitsIn(rs[i].shard); {
-		case ls == nil:
-			err = ErrClosed
-		case rs[i].role == plainRole && ls.isShare(rs[i].key.Name):
-			err = errNowShare
-		default:
-			continue
+		if rs[i].shard.Limits == nil {
+			unlockAll(rs)
+			return i, ErrClosed
 		}
-		unlockAll(rs)
-		return i, err
-	}
-	for i := range rs {
 		rs[i].useConfiguredLocked(l.opts.Durability)
 	}
 	return 0, nil
@@ -330,12 +362,14 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 		}
 	}
 	for i := range rs {
-		if r := &rs[i]; strictest.Allowed || r.mode != SpendOnly && !r.allowed {
+		r := &rs[i]
+		r.decided = now
+		if strictest.Allowed || r.mode != SpendOnly && !r.allowed {
 			r.countLocked(r.allowed)
 		}
 		if !strictest.Allowed {
-			if rs[i].to = rs[i].from; ds != nil {
-				ds[rs[i].at].Taken = 0
+			if r.to = r.from; ds != nil {
+				ds[r.at].Taken = 0
 			}
 		}
 	}
@@ -543,12 +577,13 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if a.shard != nil && l.fastPathEach(a, r, d) != fastDeclined {
 				continue
 			}
-			var in *cache.Batch
-			var err error
-			if answers.full != nil && l.waitsForSpace(r) {
-				*d, err = Decision{}, l.failed(r.Key, answers.full)
-			} else {
-				*d, in, err = l.submitRequest(r, a.op)
+			one := *r
+			if one.Mode == SpendOnly { // it is alone
+				one.Mode = CheckAndSpend
+			}
+			in, _, err := l.submitAll([]Request{one}, d, nil, opSpend, answers.full)
+			if err != nil {
+				*d = Decision{}
 			}
 			if in != nil || err != nil {
 				answers.add(first+i, in, err)
@@ -556,32 +591,6 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 		}
 	}
 	return answers.await(ctx, l, reqs, ds)
-}
-
-// waitsForSpace reports whether a request would wait for space in memory.
-func (l *Limiter) waitsForSpace(r *Request) bool {
-	if !l.cache.Full() {
-		return false
-	}
-	ls := l.limits.Load()
-	if l.needsSpace(ls, r.Key, &r.Limit) {
-		return true
-	}
-	total, floor, _, _ := ls.Share(r.Key) // of no Name, unless the limit has a Parent
-	return l.needsSpace(ls, total, &Limit{}) || l.needsSpace(ls, floor, &Limit{})
-}
-
-// needsSpace reports whether a bucket is not in memory, and its limit needs one.
-func (l *Limiter) needsSpace(ls *Limits, key Key, given *Limit) bool {
-	rule, err := ls.resolve(key)
-	if err != nil || given.isZero() && rule <= blocked || given.IsBlocked() || given.IsUnlimited() {
-		return false
-	}
-	s, h := l.cache.Shard(uint16(key.Name), key.ID)
-	s.Mu.Lock() // a lane may stay
-	defer s.Mu.Unlock()
-	_, resident := s.Find(uint16(key.Name), key.ID, h)
-	return !resident
 }
 
 // answers has what requests of a DoEach wait for, and their errors.

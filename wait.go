@@ -61,14 +61,12 @@ var errTooLate = errors.New("its turn would come too late")
 
 // reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
-	r := &request{asked: asked{key: req.Key, cost: req.Cost, op: opSpend}}
-	if err := l.give(r, req); err != nil {
+	var rs [1]request
+	r := &rs[0]
+	if err := r.ask(l, req, opSpend); err != nil {
 		return nil, err
 	}
-	if err := r.locate(l); err != nil {
-		return nil, err
-	}
-	if err := l.lockFound(r); err != nil {
+	if _, err := l.lockFound(rs[:]); err != nil {
 		return nil, err
 	}
 	now := l.clock.Now()
@@ -91,7 +89,7 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 		r.writeLocked(now)
 		turn.Charged = r.to != r.from
 	}
-	in := l.submitOne(r, now)
+	in := l.submitLocked(rs[:], now)
 	r.shard.Mu.Unlock()
 	if err := l.await(in); err != nil {
 		return nil, err
@@ -202,11 +200,8 @@ func (r *reservation) giveUp(req *Request) {
 // fails, they are back in memory, as after Cancel. If the bucket is not in memory
 // and cannot be loaded, they stay spent.
 func (l *Limiter) giveBack(req *Request, spent int64) {
-	rs := [1]request{{asked: asked{key: req.Key, cost: req.Cost, op: opRefund, spent: max(1, spent)}}}
-	rs[0].stays = true
-	if l.give(&rs[0], req) == nil {
-		l.slowPathOf(rs[:])
-	}
+	rs := [1]request{{asked: asked{spent: max(1, spent)}, outcome: outcome{stays: true}}}
+	l.decide(rs[:], req, opRefund)
 }
 
 // Wait takes the tokens of a request, and waits in the queue of the bucket until
@@ -412,7 +407,10 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 		}
 		return nil
 	}
-	d, _, err := l.submitRequest(req, opCheck) // a check waits for no commit
+	check := *req
+	check.Mode = CheckOnly
+	var d Decision
+	err = l.slowPath(ctx, []Request{check}, &d, nil, opSpend) // it waits for no commit
 	if err == nil {
 		err = tooLate(d.RetryAfter)
 	}
@@ -431,11 +429,8 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 	}
 	for {
 		stepped, changed := l.clock.NextStep(), l.lines.nextChange()
-		rs := [1]request{{asked: asked{key: key, cost: req.Cost, op: opSpend, waits: true}}}
-		if err := l.give(&rs[0], req); err != nil {
-			return nil, 0, l.failed(key, err)
-		}
-		d, err := l.slowPathOf(rs[:])
+		rs := [1]request{{asked: asked{waits: true}}}
+		d, err := l.decide(rs[:], req, opSpend)
 		switch {
 		case err != nil:
 			return nil, 0, err
