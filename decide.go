@@ -6,41 +6,12 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
-	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
-
-// Decision is the answer to a request, and the state of the bucket that gave
-// it. The zero Decision denies.
-type Decision struct {
-	Allowed    bool
-	Taken      int64         // tokens that the request took: its cost, or fewer with UpTo; 0 if it took none
-	Remaining  int64         // whole tokens left; math.MaxInt64 if no limit is configured
-	RetryAfter time.Duration // until the request would pass if no other spends; 0 if and only if Allowed
-	ResetAfter time.Duration // until the bucket is full
-	Key        Key           // the bucket that decided: of several, the strictest
-	Limit      Limit         // the limit it was held to; zero if none is configured
-
-	_ int64 // the length is a multiple of 16 bytes with it: a Spend takes 5 to 8 % less time (TestGuard)
-}
-
-// Stricter reports whether d is a stricter decision than e: the longer
-// RetryAfter, which a denial has, then the fewer Remaining. The other fields only
-// make the result independent of the order of comparison.
-func (d *Decision) Stricter(e *Decision) bool {
-	a, b := d.state(), e.state()
-	if a == b {
-		return e.Key.compare(d.Key) > 0
-	}
-	return a.stricter(b) == 1
-}
-
-func (d *Decision) state() state {
-	return state{int64(d.RetryAfter), d.Remaining, int64(d.ResetAfter)}
-}
 
 // Allow reports whether one request for the key may pass, and spends a token
 // if so. If Spend would return an error, the answer is Options.FailOpen.
@@ -74,75 +45,6 @@ func (l *Limiter) Check(key Key, cost int64) (d Decision, err error) {
 	return d, err
 }
 
-// Reset makes the buckets full, as if they had never been used, and ends their
-// holds. Requests that wait in their queues still go when their turns come.
-// Keys are reset in order, until one fails. After ErrNotDurable the key that
-// failed may be reset too. A Reset is as durable as a spend under the configured
-// limit. It is durable at every level if no limit is configured, or if the Limit of
-// a Request may have changed the bucket: it has since the bucket came into memory,
-// or the bucket was read from the file.
-func (l *Limiter) Reset(keys ...Key) error {
-	for _, key := range keys {
-		if err := l.reset(key); err != nil {
-			return l.failed(key, err)
-		}
-	}
-	return nil
-}
-
-func (l *Limiter) reset(key Key) error {
-	rs := [1]request{{asked: asked{key: key, op: opReset}}}
-	r := &rs[0]
-	if err := r.locate(l); err != nil {
-		return err
-	}
-	if _, err := l.lockFound(rs[:]); err != nil {
-		return err
-	}
-	now := l.clock.Now()
-	g := r.advanceLocked(now)
-	r.clampLocked(now) // for an undo
-	r.from = r.tat
-	r.to = min(now, r.tat)
-	if g != nil && g.Queue.Len() > 0 {
-		r.turns = g.Queue.Take()
-		r.shard.MarkDirty(r.index) // the store has the TAT after the turns
-	}
-	r.writeLocked(now)
-	r.outliveGivenLocked()
-	in := l.cache.ResetLocked(r.change(), now)
-	r.shard.Mu.Unlock()
-	return l.await(in)
-}
-
-// Raise takes tokens from a bucket, so that it is full no earlier than at the
-// time full, and returns when it will be full. If that time has passed, Raise
-// takes nothing. It is for buckets whose state is known from elsewhere: of two
-// states the emptier stays, so nothing is spent twice, in whatever order they
-// come. Raise empties a bucket at most. It changes no queue, and no bucket whose
-// limit is Unlimited or Blocked. For these, and for a full bucket, it returns the
-// present time.
-//
-// A quota that follows the calendar is full at the end of a period. A time within
-// the present period takes nothing from a full one, and is returned. A time after
-// its end takes a token for each nanosecond between them.
-//
-// The Limit of the Request counts, or else the configured one. Cost and Mode do
-// not. The change is as durable as a spend. Errors are those of Spend, and
-// errors.ErrUnsupported for a share of a total.
-func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
-	req.Mode, req.Cost = CheckAndSpend, l.clock.Instant(full)
-	var rs [1]request
-	d, err := l.decide(rs[:], &req, opRaise)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if d.Limit == (Limit{}) || d.Limit.IsBlocked() {
-		return l.Now(), nil
-	}
-	return time.Unix(0, max(rs[0].to, rs[0].decided)), nil
-}
-
 // fastAnswer is what the fast path found.
 type fastAnswer uint8
 
@@ -164,18 +66,6 @@ type ask struct {
 	op   op
 }
 
-// located is the place of a bucket that may be in memory.
-type located struct {
-	shard *cache.Shard
-	hash  uint64
-}
-
-// locate returns the place of a bucket.
-func (l *Limiter) locate(key Key) (at located) {
-	at.shard, at.hash = l.cache.Shard(uint16(key.Name), key.ID)
-	return at
-}
-
 // fastPath decides on a bucket that is in memory and has no hold, queue or
 // commit to deal with. d may be nil.
 func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
@@ -192,10 +82,6 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
 // again.
 func (l *Limiter) isShare(name Name) bool {
 	return l.hasShares.Load() && l.limits.Load().isShare(name)
-}
-
-func (ls *Limits) isShare(name Name) bool {
-	return ls.members != nil && ls.member(name).role != plainRole
 }
 
 // fastPathOf is fastPath for a request whose shard is known, or nil. An older
@@ -316,26 +202,6 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	return answer
 }
 
-// limitsIn returns the limits in force in a shard, or nil once it is closed.
-func limitsIn(s *cache.Shard) *Limits {
-	ls, _ := s.Limits.(*rulesInForce)
-	return (*Limits)(ls)
-}
-
-// rulesInForce are Limits as the cache has them.
-type rulesInForce Limits
-
-func forCache(ls *Limits) cache.Limits { return (*rulesInForce)(ls) }
-
-// Rule implements cache.Limits.
-func (ls *rulesInForce) Rule(i uint32) (cache.Level, *cache.Lease) {
-	r := &ls.rules[i]
-	return cache.Level(r.limit.Durability), &r.rate.lease
-}
-
-// cacheKey returns a key as package cache has it.
-func cacheKey(key Key) cache.Key { return cache.Key{Name: uint16(key.Name), ID: key.ID} }
-
 func (a *ask) isIn(n *cache.Lane) bool { return n.Is(uint16(a.key.Name), a.key.ID, a.hash) }
 
 // laneTries is how often a decision tries to swap the TAT of a lane without the
@@ -412,17 +278,298 @@ func (l *Limiter) promoteLocked(at located, i uint32) {
 	}
 }
 
-// denied returns 1 if a decision with this wait denies, and otherwise 0.
-func denied(wait int64) uint {
-	if wait != 0 {
-		return 1
-	}
-	return 0
-}
-
 // slowPathOne is slowPath for one request.
 func (l *Limiter) slowPathOne(key Key, cost int64, mode Mode, d *Decision) error {
 	return l.slowPath(context.Background(), []Request{{Key: key, Cost: cost, Mode: mode}}, d, nil, opSpend)
+}
+
+// slowPath is all for requests that a fast path has declined.
+func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
+	in, key, err := l.submitAll(reqs, d, ds, op, nil)
+	if in == nil {
+		return err
+	}
+	if err := l.cache.Await(ctx, time.Now(), in); err != nil {
+		*d = Decision{}
+		return l.failed(key, err)
+	}
+	return nil
+}
+
+// submitAll decides on requests together. It returns the commit that the answer
+// waits for, or nil, and the key to name if that fails. If full is not nil, it is
+// the error of a request that would wait for space in memory.
+func (l *Limiter) submitAll(
+	reqs []Request, d *Decision, ds []Decision, op op, full error,
+) (in *cache.Batch, key Key, err error) {
+	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
+		if l.isClosed() {
+			return nil, Key{}, ErrClosed
+		}
+		*d = Decision{Allowed: true, Remaining: math.MaxInt64}
+		return nil, Key{}, nil
+	}
+	if len(reqs) == 1 && op == opSpend && l.fastPathShare(&reqs[0], d) {
+		if ds != nil {
+			ds[0] = *d
+		}
+		return nil, Key{}, nil
+	}
+	var few [4]request
+	rs := few[:min(len(reqs), len(few))]
+	if len(reqs) > len(few) {
+		rs = make([]request, len(reqs))
+	}
+	for i := range reqs {
+		r, req := &rs[i], &reqs[i]
+		if req.Mode == UpTo && len(reqs) > 1 && op == opSpend {
+			return nil, Key{}, l.failed(req.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
+				l.limits.Load().labeled(req.Key)))
+		}
+		if err := r.ask(l, req, op); err != nil {
+			return nil, Key{}, l.failed(req.Key, err)
+		}
+		r.at, r.full = i, full
+		if !req.Spent.IsZero() && !req.Spent.Equal(JustSpent) {
+			r.spent = max(1, l.clock.Instant(req.Spent))
+		}
+		switch {
+		case r.mode != CheckOnly:
+		case op == opRefund:
+			r.cost = 0
+		default:
+			r.op = opCheck
+		}
+		if op == opRefund && r.cost > 0 && req.Spent.IsZero() {
+			return nil, Key{}, l.failed(r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
+				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key)))
+		}
+	}
+	return l.submit(rs, d, ds)
+}
+
+// submit is submitAll for requests in progress.
+func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
+	oneTotal := false // for several groups
+	for locked := false; !locked; {
+		if rs, err = l.withShares(rs); err != nil {
+			return nil, Key{}, err
+		}
+		sortRequests(rs)
+		if oneTotal, err = l.pairTotals(rs); err != nil {
+			return nil, Key{}, err
+		}
+		if at, err := l.lockFound(rs); err != nil {
+			key := askedOf(rs, at)
+			return nil, Key{}, l.failed(key, err)
+		}
+		if locked = !newShares(rs); !locked {
+			unlockAll(rs)
+		}
+	}
+	now := l.clock.Now()
+	strictest, at, err := decideAllLocked(rs, ds, now)
+	if err == nil {
+		if oneTotal {
+			rs = joinTotals(rs, strictest.Allowed)
+		}
+		writeAllLocked(rs, now)
+		if strictest.Allowed {
+			in = l.submitLocked(rs, now)
+		}
+	}
+	unlockAll(rs)
+	if err != nil {
+		return nil, Key{}, l.failed(askedOf(rs, at), err)
+	}
+	*d = strictest
+	return in, askedOf(rs, 0), nil
+}
+
+// askedOf returns the key that the caller asked for in the request to which rs[at]
+// belongs: not its total or floor.
+func askedOf(rs []request, at int) Key {
+	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
+	return rs[i].key
+}
+
+// newShares reports whether limits that came since withShares have made a request
+// one for a share.
+func newShares(rs []request) bool {
+	for i := range rs {
+		if r := &rs[i]; r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// sortRequests sorts by the order of locking. Equal keys become neighbours.
+func sortRequests(rs []request) {
+	slices.SortFunc(rs, func(a, b request) int {
+		if c := cmp.Compare(a.shard.Order, b.shard.Order); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.hash, b.hash); c != 0 {
+			return c
+		}
+		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
+			return c
+		} else if a.added {
+			return 1
+		}
+		return -1
+	})
+}
+
+// pairTotals lets the groups that have the same total draw from it in turn. The
+// requests are sorted. Any other two of one bucket are an error.
+func (l *Limiter) pairTotals(rs []request) (found bool, err error) {
+	for i := range rs[1:] {
+		a, b := &rs[i], &rs[i+1]
+		switch {
+		case a.key != b.key:
+			continue
+		case !b.added || b.role != totalRole: // if b is not, a is not, either
+			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
+			return false, l.failed(b.key, err)
+		case a.drawn == nil:
+			a.drawn = new(drawn)
+		}
+		b.drawn, found = a.drawn, true
+	}
+	return found, nil
+}
+
+// lockFound locks the shards of sorted requests, once every bucket is known, and
+// loads only those that are not. After an error, which is that of rs[at], no shard
+// is locked.
+func (l *Limiter) lockFound(rs []request) (at int, err error) {
+	for !lockAll(rs) {
+		unlockAll(rs)
+		for i := range rs {
+			if rs[i].known {
+				continue
+			}
+			if err := l.load(&rs[i]); err != nil {
+				return i, err
+			}
+		}
+	}
+	for i := range rs {
+		if rs[i].shard.Limits == nil {
+			unlockAll(rs)
+			return i, ErrClosed
+		}
+		rs[i].useConfiguredLocked(l.opts.Durability)
+	}
+	return 0, nil
+}
+
+// lockAll locks the shards of sorted requests, and reports whether the state of
+// every bucket is known.
+func lockAll(rs []request) (known bool) {
+	known = true
+	for i := range rs {
+		r := &rs[i]
+		if i == 0 || r.shard != rs[i-1].shard {
+			r.shard.Lock()
+		}
+		r.known = r.findLocked()
+		known = known && r.known
+	}
+	return known
+}
+
+func unlockAll(rs []request) {
+	for i := range rs {
+		if i == 0 || rs[i].shard != rs[i-1].shard {
+			rs[i].shard.Mu.Unlock()
+		}
+	}
+}
+
+// decideAllLocked decides on the caller's requests at the instant now, in their
+// order. Those with SpendOnly come last, because they take what the others leave.
+// The error is that of rs[at].
+func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision, at int, err error) {
+	n := 0 // of the caller
+	for i := range rs {
+		r := &rs[i]
+		if r.group != nil {
+			r.group.at[r.role], r.group.has[r.role] = i, true
+		}
+		if !r.added {
+			rs[r.at].nth = i
+			n++
+		}
+	}
+	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
+	voted := false
+	for _, votes := range [...]bool{true, false} {
+		for at := range n {
+			i := rs[at].nth
+			r := &rs[i]
+			if votes == (r.mode == SpendOnly) {
+				continue
+			}
+			var d Decision
+			switch g := r.group; {
+			case g == nil:
+				err = r.decideLocked(now, &d)
+				r.allowed = d.Allowed
+			case g.upTo && r.op == opSpend:
+				err = g.decideUpToLocked(rs, now, &d)
+			default:
+				err = g.decideLocked(rs, now, &d)
+			}
+			if err != nil {
+				return Decision{}, i, err
+			}
+			if ds != nil {
+				ds[r.at] = d
+			}
+			if votes && (!voted || d.Stricter(&strictest)) {
+				strictest, voted = d, true
+			}
+		}
+	}
+	for i := range rs {
+		r := &rs[i]
+		r.decided = now
+		if strictest.Allowed || r.mode != SpendOnly && !r.allowed {
+			r.countLocked(r.allowed)
+		}
+		if !strictest.Allowed {
+			if r.to = r.from; ds != nil {
+				ds[r.at].Taken = 0
+			}
+		}
+	}
+	return strictest, 0, nil
+}
+
+// writeAllLocked carries decisions out. A slot that is inserted may move others of
+// its shard.
+func writeAllLocked(rs []request, now int64) {
+	for _, resident := range []bool{true, false} {
+		for i := range rs {
+			if rs[i].resident == resident {
+				rs[i].writeLocked(now)
+			}
+		}
+	}
+}
+
+// submitLocked puts the changes of requests into a commit if the store needs them
+// before the answer. Otherwise it returns nil.
+func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
+	var few [4]cache.Change
+	changes := few[:0]
+	for i := range rs {
+		changes = append(changes, rs[i].change())
+	}
+	return l.cache.SubmitLocked(changes, now)
 }
 
 // decide is slowPath for a request of which the caller needs more than the
@@ -441,387 +588,71 @@ func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err err
 	return d, nil
 }
 
-// failed counts an error against the key's limit, and returns the error. A nil
-// err does nothing.
-func (l *Limiter) failed(key Key, err error) error {
-	if err == nil {
-		return nil
+// Reset makes the buckets full, as if they had never been used, and ends their
+// holds. Requests that wait in their queues still go when their turns come.
+// Keys are reset in order, until one fails. After ErrNotDurable the key that
+// failed may be reset too. A Reset is as durable as a spend under the configured
+// limit. It is durable at every level if no limit is configured, or if the Limit of
+// a Request may have changed the bucket: it has since the bucket came into memory,
+// or the bucket was read from the file.
+func (l *Limiter) Reset(keys ...Key) error {
+	for _, key := range keys {
+		if err := l.reset(key); err != nil {
+			return l.failed(key, err)
+		}
 	}
-	l.statsMu.Lock()
-	defer l.statsMu.Unlock()
-	if l.limits.Load().label(key.Name) == "" {
-		key.Name = Unknown // names that are not declared must not fill the memory
-	}
-	l.errs[key.Name]++
-	return err
-}
-
-// await waits for a commit, or returns at once if it is nil.
-func (l *Limiter) await(in *cache.Batch) error {
-	if in == nil {
-		return nil
-	}
-	return l.cache.Await(context.Background(), time.Now(), in)
-}
-
-// op is an operation on a bucket.
-type op uint8
-
-const (
-	opSpend op = iota
-	opCheck
-	opRefund
-	opReset
-	opRaise // its cost is an instant
-	opHold  // it needs no bucket
-)
-
-// request is one call for one bucket, in progress.
-type request struct {
-	asked
-	found
-	outcome
-}
-
-// asked is what a call asks of one bucket.
-type asked struct {
-	key   Key
-	cost  int64
-	given *rule  // the caller's limit; nil: the configured one
-	spent int64  // of a refund: instant of the spend; 0 if it is unknown
-	at    int    // index in the caller's requests
-	nth   int    // rs[i].nth is the index in rs, which are sorted, of the caller's i-th request
-	group *group // nil if its bucket decides alone
-	full  error  // returned in place of a wait for space in memory; nil: wait
-	op    op
-	mode  Mode
-	role  role
-	added bool // for a class: its total or floor
-	waits bool // it asks until it passes: a denial does not count
-}
-
-// found is the bucket that a request found.
-type found struct {
-	located
-	tat   int64 // in the slot, or as loaded
-	index uint32
-	rule  uint32 // configured: index in rules of the shard's limits
-
-	limits   *Limits // at the last load; nil before it
-	saved    int64   // TAT in the store at that load
-	removals uint32  // of the shard before that load
-
-	known    bool        // findLocked found the state of the bucket
-	resident bool        // in memory: index is valid
-	level    cache.Level // of the given limit; 0: that of the bucket's rule
-	drawn    *drawn      // if other groups of this call have the same total
-}
-
-// outcome is what a request did to its bucket.
-type outcome struct {
-	decided  int64         // by submit: instant of the decision
-	from, to int64         // TAT before the request, and after it
-	turn     *queue.Turn   // that joined the queue
-	turns    []*queue.Turn // that a reset took out of the queue
-	counted  int32         // as allowed, so many times
-	allowed  bool
-	stays    bool // even if the commit fails
-}
-
-// change returns the change that the request made, as the cache has it.
-func (r *request) change() cache.Change {
-	return cache.Change{
-		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
-		Turns: r.turns, Counted: int(r.counted), Builds: r.builds(), Stays: r.stays,
-	}
-}
-
-// locate checks what can be checked without the bucket, and finds its shard.
-func (r *request) locate(l *Limiter) error {
-	if r.cost < 0 {
-		return fmt.Errorf("%w: %d for %v", ErrNegativeCost, r.cost, l.limits.Load().labeled(r.key))
-	}
-	if len(r.key.ID) > maxIDLen {
-		return fmt.Errorf("%w: %d bytes, want at most %d", ErrInvalidID, len(r.key.ID), maxIDLen)
-	}
-	r.located = l.locate(r.key)
-	r.shard.Prefetch(r.hash)
 	return nil
 }
 
-// builds reports whether the answer builds on the TAT that the request finds,
-// even if the request changes nothing.
-func (r *request) builds() bool {
-	return r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0
-}
-
-// ask makes r the request for one bucket that a caller made, and finds its shard.
-// The error says what is wrong with the Request.
-func (r *request) ask(l *Limiter, req *Request, op op) (err error) {
-	if req.Mode > UpTo {
-		return fmt.Errorf("stint: %s: there is no Mode %d", l.limits.Load().labeled(req.Key), req.Mode)
-	}
-	r.key, r.cost, r.op, r.mode = req.Key, req.Cost, op, req.Mode
-	if !req.Limit.isZero() {
-		if r.given, err = l.given.of(req.Limit); err != nil {
-			return err
-		}
-	}
-	return r.locate(l)
-}
-
-// useConfiguredLocked drops a given limit that equals the configured one. Only
-// the configured limit has leases, which last for several requests. level is the
-// default.
-func (r *request) useConfiguredLocked(level Durability) {
-	if r.given != nil && same(r.given.limit, limitsIn(r.shard).rules[r.rule].limit, level) {
-		r.given = nil
-	}
-	if r.level = 0; r.given != nil {
-		r.level = cache.Level(r.given.level(level))
-	}
-}
-
-// same reports whether two limits are the same. A limit without a level has the
-// default level.
-func same(a, b Limit, level Durability) bool {
-	a.Durability, b.Durability = cmp.Or(a.Durability, level), cmp.Or(b.Durability, level)
-	return a == b
-}
-
-// outliveGivenLocked makes a reset durable if given limits have changed the bucket
-// in the store, or may have: no limit is configured, or the bucket was loaded. At
-// which level they did so is not known any more.
-func (r *request) outliveGivenLocked() {
-	i, ok := r.shard.Find(uint16(r.key.Name), r.key.ID, r.hash)
-	if !ok {
-		return
-	}
-	b := r.shard.At(i)
-	if b.Has(table.Stored) && (b.Has(table.Flush|table.Loaded) || b.Rule() <= blocked) {
-		r.level = cache.Level(Synced)
-	}
-}
-
-// findLocked reports whether the state of the bucket is known: it is in
-// memory, or it was loaded and no bucket has left the shard since.
-func (r *request) findLocked() bool {
-	s := r.shard
-	if r.index, r.resident = s.Find(uint16(r.key.Name), r.key.ID, r.hash); r.resident {
-		b := s.At(r.index)
-		r.tat = b.TAT()
-		if rule := b.Rule(); rule != 0 || (r.given != nil || r.op == opReset) && limitsIn(s).accepts(r.key) {
-			r.rule = rule
-			return true
-		}
-	}
-	return r.limits == limitsIn(s) && (r.resident || r.removals == s.Removals())
-}
-
-// load asks the store for the TAT of a bucket that is not in memory. A request
-// that needs no bucket, because its limit is Unlimited or Blocked, does not wait
-// for space in memory. Nor does a hold.
-func (l *Limiter) load(r *request) error {
-	if needs, err := r.resolve(); err != nil || !needs {
+func (l *Limiter) reset(key Key) error {
+	rs := [1]request{{asked: asked{key: key, op: opReset}}}
+	r := &rs[0]
+	if err := r.locate(l); err != nil {
 		return err
 	}
-	if l.cache.Full() {
-		if r.full != nil {
-			return r.full
-		}
-		if err := l.cache.MakeSpace(); err != nil {
-			return err
-		}
-		if needs, err := r.resolve(); err != nil || !needs { // again: buckets have left memory
-			return err
-		}
+	if _, err := l.lockFound(rs[:]); err != nil {
+		return err
 	}
-	var err error
-	r.saved, err = l.cache.Load(uint16(r.key.Name), r.key.ID)
-	r.tat = r.saved
-	return err
-}
-
-// resolve finds the limit of a bucket that is not in memory, and reports whether
-// the request needs the bucket's TAT.
-func (r *request) resolve() (needs bool, err error) {
-	r.shard.Mu.Lock() // a lane may stay
-	limits, removals := limitsIn(r.shard), r.shard.Removals()
-	r.shard.Mu.Unlock()
-	if limits == nil {
-		return false, ErrClosed
-	}
-	rule, err := limits.resolve(r.key)
-	if err != nil {
-		return false, err
-	}
-	r.rule, r.limits, r.removals, r.saved, r.tat = rule, limits, removals, 0, 0
-	needs = rule > blocked
-	if r.given != nil {
-		needs = r.given.limited()
-	}
-	return r.op == opReset || needs && r.op != opHold, nil
-}
-
-// advanceLocked charges the turns of the bucket that have come, and returns its
-// gate, or nil.
-func (r *request) advanceLocked(now int64) *cache.Gate {
-	g := r.shard.GateLocked(cacheKey(r.key))
-	if g != nil && r.resident {
-		b := r.shard.At(r.index)
-		r.shard.AdvanceLocked(b, g, now)
-		r.tat = b.TAT()
-	}
-	return g
-}
-
-// decideLocked decides at the instant now, and sets the new TAT of the bucket.
-func (r *request) decideLocked(now int64, d *Decision) error {
-	d.Key = r.key
+	now := l.clock.Now()
 	g := r.advanceLocked(now)
-	if r.drawn != nil && r.drawn.begun {
-		r.tat = r.drawn.to
+	r.clampLocked(now) // for an undo
+	r.from = r.tat
+	r.to = min(now, r.tat)
+	if g != nil && g.Queue.Len() > 0 {
+		r.turns = g.Queue.Take()
+		r.shard.MarkDirty(r.index) // the store has the TAT after the turns
 	}
-	rule := r.ruleLocked()
-	r.clampLocked(now)
-	r.from, r.to = r.tat, r.tat
-	if !rule.limited() {
-		d.Limit = rule.limit
-		switch isBlocked := rule.limit.IsBlocked(); {
-		case isBlocked && r.op != opRefund:
-			d.RetryAfter, d.ResetAfter = math.MaxInt64, math.MaxInt64
-		case !isBlocked:
-			d.Remaining = math.MaxInt64
-			if g != nil && r.op != opRefund {
-				d.RetryAfter = max(0, time.Duration(g.Hold-now))
-			}
-		}
-		d.Allowed = d.RetryAfter == 0
-		r.reportTaken(d)
-		return nil
-	}
-	if r.op == opRefund || r.op == opRaise {
-		if r.op == opRefund {
-			r.to = rule.refund(r.tat, now, r.cost, r.spent)
-		} else if r.cost > now {
-			r.to = max(r.tat, rule.clamp(r.cost, now))
-		} else {
-			r.cost = 0 // it asks for nothing
-		}
-		d.Allowed = true
-		rule.report(d, g.Tail(r.to), now)
-		return nil
-	}
-	if r.mode == UpTo {
-		r.cost = min(r.cost, rule.remaining(g.Tail(r.tat), now))
-	}
-	if r.cost > rule.rate.burst {
-		return fmt.Errorf("%w: %d of %d for %v", ErrCostOverBurst, r.cost, rule.rate.burst,
-			limitsIn(r.shard).labeled(r.key))
-	}
-	next, found := rule.decide(g.Tail(r.tat), now, r.cost, g.NotBefore())
-	if found.wait == 0 {
-		r.to = next
-	}
-	found.report(d, rule)
-	r.reportTaken(d)
-	return nil
+	r.writeLocked(now)
+	r.outliveGivenLocked()
+	in := l.cache.ResetLocked(r.change(), now)
+	r.shard.Mu.Unlock()
+	return l.await(in)
 }
 
-// reportTaken puts what a request takes into the decision on it.
-func (r *request) reportTaken(d *Decision) {
-	if d.Taken = 0; d.Allowed && r.op == opSpend {
-		d.Taken = r.cost
+// Raise takes tokens from a bucket, so that it is full no earlier than at the
+// time full, and returns when it will be full. If that time has passed, Raise
+// takes nothing. It is for buckets whose state is known from elsewhere: of two
+// states the emptier stays, so nothing is spent twice, in whatever order they
+// come. Raise empties a bucket at most. It changes no queue, and no bucket whose
+// limit is Unlimited or Blocked. For these, and for a full bucket, it returns the
+// present time.
+//
+// A quota that follows the calendar is full at the end of a period. A time within
+// the present period takes nothing from a full one, and is returned. A time after
+// its end takes a token for each nanosecond between them.
+//
+// The Limit of the Request counts, or else the configured one. Cost and Mode do
+// not. The change is as durable as a spend. Errors are those of Spend, and
+// errors.ErrUnsupported for a share of a total.
+func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
+	req.Mode, req.Cost = CheckAndSpend, l.clock.Instant(full)
+	var rs [1]request
+	d, err := l.decide(rs[:], &req, opRaise)
+	if err != nil {
+		return time.Time{}, err
 	}
-}
-
-// report puts the state, and the limit, into d.
-func (a *state) report(d *Decision, r *rule) {
-	d.Allowed = a.wait == 0
-	d.Remaining = a.remaining
-	d.RetryAfter = time.Duration(a.wait)
-	d.ResetAfter = time.Duration(a.reset)
-	d.Limit = r.limit
-	d.Taken = 0
-}
-
-// ruleLocked returns the rule that the request is held to.
-func (r *request) ruleLocked() *rule {
-	if r.given != nil {
-		return r.given
+	if d.Limit == (Limit{}) || d.Limit.IsBlocked() {
+		return l.Now(), nil
 	}
-	return &limitsIn(r.shard).rules[r.rule]
-}
-
-// clampLocked clamps a TAT that was loaded, or that is in memory while no request
-// has come since the limit became smaller. Any other bucket in memory stays as it
-// is: a larger given limit may have emptied it.
-func (r *request) clampLocked(now int64) {
-	if r.resident && !r.shard.At(r.index).Has(table.Uncut) || r.tat <= now {
-		return
-	}
-	configured, held := &limitsIn(r.shard).rules[r.rule], r.ruleLocked()
-	if !configured.limited() && !held.limited() {
-		return
-	}
-	most := int64(0)
-	for _, rule := range [...]*rule{configured, held} {
-		if rule.limited() {
-			most = max(most, rule.clamp(math.MaxInt64, now))
-		}
-	}
-	if r.resident {
-		r.shard.At(r.index).Clear(table.Uncut)
-		if most < r.tat {
-			r.shard.LowerLocked(r.index, most)
-		}
-	}
-	r.tat = min(r.tat, most)
-}
-
-// report puts the limit, and what a bucket with this TAT holds, into d.
-func (r *rule) report(d *Decision, tat, now int64) { r.reportAt(d, tat, now, r.at(now)) }
-
-// reportAt is report for callers that have r.at(now).
-func (r *rule) reportAt(d *Decision, tat, now, at int64) {
-	d.Limit = r.limit
-	remaining, reset := r.holds(tat, now, at)
-	d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
-}
-
-// countLocked counts a decision to spend.
-func (r *request) countLocked(allowed bool) {
-	if r.op == opSpend && (allowed || !r.waits) {
-		wait := int64(1)
-		if allowed {
-			r.counted, wait = 1, 0
-		}
-		r.shard.CountLocked(uint16(r.key.Name), denied(wait))
-	}
-}
-
-// writeLocked gives the bucket its new TAT, and a slot if it had none.
-func (r *request) writeLocked(now int64) {
-	if r.op == opCheck || r.cost == 0 && r.op != opReset {
-		r.to = r.from
-	}
-	s := r.shard
-	switch {
-	case r.resident && r.to > r.from:
-		s.Write(r.index, r.to)
-	case r.resident && r.to < r.from:
-		s.LowerLocked(r.index, r.to)
-	case r.resident && r.op != opCheck:
-		s.Use(r.index)
-	case r.resident:
-	case r.saved != 0 || r.ruleLocked().limited() && (r.to > now || s.GateLocked(cacheKey(r.key)) != nil):
-		flags := uint64(0)
-		if r.saved != 0 {
-			flags = table.Stored | table.Loaded
-		}
-		if r.to != r.saved {
-			flags |= table.Dirty
-		}
-		r.index = s.InsertLocked(uint16(r.key.Name), r.key.ID, r.hash, r.to, r.rule, flags)
-	}
+	return time.Unix(0, max(rs[0].to, rs[0].decided)), nil
 }

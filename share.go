@@ -44,22 +44,6 @@ func (ls *Limits) floorOf(m member, id string) (Key, bool) {
 	return key, true
 }
 
-// group is a request for a class or a total, with a part for each bucket.
-type group struct {
-	at   [totalRole + 1]int // by role: index in the sorted requests
-	has  [totalRole + 1]bool
-	upTo bool
-}
-
-// drawn is what the groups of a call have drawn from one total so far, in the order
-// of the requests.
-type drawn struct {
-	begun    bool
-	from, to int64 // TAT of the total
-	asked    int64 // tokens of those that take part in the decision, and spend
-	lacked   int64 // of these, tokens of those that were denied
-}
-
 // part returns the request for one bucket of the group, or nil.
 func (g *group) part(rs []request, of role) *request {
 	if !g.has[of] {
@@ -323,6 +307,7 @@ func (l *Limiter) fastPathShare(req *Request, d *Decision) (done bool) {
 	}
 	keys := [3]Key{req.Key, m.total.Key(""), m.floor.Key(req.Key.ID)}
 	var at [len(keys)]spot
+	var shards [len(keys)]*cache.Shard
 	n := len(keys)
 	if m.floor == 0 {
 		n--
@@ -331,11 +316,11 @@ func (l *Limiter) fastPathShare(req *Request, d *Decision) (done bool) {
 		f := &at[i]
 		f.located = l.locate(keys[i])
 		f.shard.Prefetch(f.hash)
+		shards[i] = f.shard
 	}
-	var shards [fewSpots]*cache.Shard
-	locked := lockSpots(shards[:0], at[:n])
+	locked := cache.LockAll(shards[:n])
 	done = l.fastPathShareLocked(m, keys[:n], at[:n], req, d)
-	unlockSpots(locked)
+	cache.UnlockAll(locked)
 	return done
 }
 

@@ -1,13 +1,10 @@
 package stint
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
@@ -93,312 +90,11 @@ func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Dec
 	return l.slowPath(ctx, reqs, d, ds, op)
 }
 
-// slowPath is all for requests that a fast path has declined.
-func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
-	in, key, err := l.submitAll(reqs, d, ds, op, nil)
-	if in == nil {
-		return err
-	}
-	if err := l.cache.Await(ctx, time.Now(), in); err != nil {
-		*d = Decision{}
-		return l.failed(key, err)
-	}
-	return nil
-}
-
 // fastPathOne is fastPath for a request that is alone, with the lane of a hot
 // bucket. It reports whether it decided.
 func (l *Limiter) fastPathOne(r *Request, d *Decision) bool {
 	return r.Mode == CheckAndSpend && r.Limit.isZero() && l.fastPath(r.Key, r.Cost, opSpend, d) != fastDeclined
 }
-
-// submitAll decides on requests together. It returns the commit that the answer
-// waits for, or nil, and the key to name if that fails. If full is not nil, it is
-// the error of a request that would wait for space in memory.
-func (l *Limiter) submitAll(
-	reqs []Request, d *Decision, ds []Decision, op op, full error,
-) (in *cache.Batch, key Key, err error) {
-	if len(reqs) == 0 { // no bucket shows whether the limiter is closed
-		if l.isClosed() {
-			return nil, Key{}, ErrClosed
-		}
-		*d = Decision{Allowed: true, Remaining: math.MaxInt64}
-		return nil, Key{}, nil
-	}
-	if len(reqs) == 1 && op == opSpend && l.fastPathShare(&reqs[0], d) {
-		if ds != nil {
-			ds[0] = *d
-		}
-		return nil, Key{}, nil
-	}
-	var few [4]request
-	rs := few[:min(len(reqs), len(few))]
-	if len(reqs) > len(few) {
-		rs = make([]request, len(reqs))
-	}
-	for i := range reqs {
-		r, req := &rs[i], &reqs[i]
-		if req.Mode == UpTo && len(reqs) > 1 && op == opSpend {
-			return nil, Key{}, l.failed(req.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
-				l.limits.Load().labeled(req.Key)))
-		}
-		if err := r.ask(l, req, op); err != nil {
-			return nil, Key{}, l.failed(req.Key, err)
-		}
-		r.at, r.full = i, full
-		if !req.Spent.IsZero() && !req.Spent.Equal(JustSpent) {
-			r.spent = max(1, l.clock.Instant(req.Spent))
-		}
-		switch {
-		case r.mode != CheckOnly:
-		case op == opRefund:
-			r.cost = 0
-		default:
-			r.op = opCheck
-		}
-		if op == opRefund && r.cost > 0 && req.Spent.IsZero() {
-			return nil, Key{}, l.failed(r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
-				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key)))
-		}
-	}
-	return l.submit(rs, d, ds)
-}
-
-// submit is submitAll for requests in progress.
-func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
-	oneTotal := false // for several groups
-	for locked := false; !locked; {
-		if rs, err = l.withShares(rs); err != nil {
-			return nil, Key{}, err
-		}
-		sortRequests(rs)
-		if oneTotal, err = l.pairTotals(rs); err != nil {
-			return nil, Key{}, err
-		}
-		if at, err := l.lockFound(rs); err != nil {
-			key := askedOf(rs, at)
-			return nil, Key{}, l.failed(key, err)
-		}
-		if locked = !newShares(rs); !locked {
-			unlockAll(rs)
-		}
-	}
-	now := l.clock.Now()
-	strictest, at, err := decideAllLocked(rs, ds, now)
-	if err == nil {
-		if oneTotal {
-			rs = joinTotals(rs, strictest.Allowed)
-		}
-		writeAllLocked(rs, now)
-		if strictest.Allowed {
-			in = l.submitLocked(rs, now)
-		}
-	}
-	unlockAll(rs)
-	if err != nil {
-		return nil, Key{}, l.failed(askedOf(rs, at), err)
-	}
-	*d = strictest
-	return in, askedOf(rs, 0), nil
-}
-
-// askedOf returns the key that the caller asked for in the request to which rs[at]
-// belongs: not its total or floor.
-func askedOf(rs []request, at int) Key {
-	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
-	return rs[i].key
-}
-
-// newShares reports whether limits that came since withShares have made a request
-// one for a share.
-func newShares(rs []request) bool {
-	for i := range rs {
-		if r := &rs[i]; r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name) {
-			return true
-		}
-	}
-	return false
-}
-
-// submitLocked puts the changes of requests into a commit if the store needs them
-// before the answer. Otherwise it returns nil.
-func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
-	var few [4]cache.Change
-	changes := few[:0]
-	for i := range rs {
-		changes = append(changes, rs[i].change())
-	}
-	return l.cache.SubmitLocked(changes, now)
-}
-
-// sortRequests sorts by the order of locking. Equal keys become neighbours.
-func sortRequests(rs []request) {
-	slices.SortFunc(rs, func(a, b request) int {
-		if c := cmp.Compare(a.shard.Order, b.shard.Order); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.hash, b.hash); c != 0 {
-			return c
-		}
-		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
-			return c
-		} else if a.added {
-			return 1
-		}
-		return -1
-	})
-}
-
-// pairTotals lets the groups that have the same total draw from it in turn. The
-// requests are sorted. Any other two of one bucket are an error.
-func (l *Limiter) pairTotals(rs []request) (found bool, err error) {
-	for i := range rs[1:] {
-		a, b := &rs[i], &rs[i+1]
-		switch {
-		case a.key != b.key:
-			continue
-		case !b.added || b.role != totalRole: // if b is not, a is not, either
-			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
-			return false, l.failed(b.key, err)
-		case a.drawn == nil:
-			a.drawn = new(drawn)
-		}
-		b.drawn, found = a.drawn, true
-	}
-	return found, nil
-}
-
-// lockFound locks the shards of sorted requests, once every bucket is known, and
-// loads only those that are not. After an error, which is that of rs[at], no shard
-// is locked.
-func (l *Limiter) lockFound(rs []request) (at int, err error) {
-	for !lockAll(rs) {
-		unlockAll(rs)
-		for i := range rs {
-			if rs[i].known {
-				continue
-			}
-			if err := l.load(&rs[i]); err != nil {
-				return i, err
-			}
-		}
-	}
-	for i := range rs {
-		if rs[i].shard.Limits == nil {
-			unlockAll(rs)
-			return i, ErrClosed
-		}
-		rs[i].useConfiguredLocked(l.opts.Durability)
-	}
-	return 0, nil
-}
-
-// lockAll locks the shards of sorted requests, and reports whether the state of
-// every bucket is known.
-func lockAll(rs []request) (known bool) {
-	known = true
-	for i := range rs {
-		r := &rs[i]
-		if i == 0 || r.shard != rs[i-1].shard {
-			r.shard.Lock()
-		}
-		r.known = r.findLocked()
-		known = known && r.known
-	}
-	return known
-}
-
-func unlockAll(rs []request) {
-	for i := range rs {
-		if i == 0 || rs[i].shard != rs[i-1].shard {
-			rs[i].shard.Mu.Unlock()
-		}
-	}
-}
-
-// decideAllLocked decides on the caller's requests at the instant now, in their
-// order. Those with SpendOnly come last, because they take what the others leave.
-// The error is that of rs[at].
-func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision, at int, err error) {
-	n := 0 // of the caller
-	for i := range rs {
-		r := &rs[i]
-		if r.group != nil {
-			r.group.at[r.role], r.group.has[r.role] = i, true
-		}
-		if !r.added {
-			rs[r.at].nth = i
-			n++
-		}
-	}
-	strictest = Decision{Allowed: true, Remaining: math.MaxInt64}
-	voted := false
-	for _, votes := range [...]bool{true, false} {
-		for at := range n {
-			i := rs[at].nth
-			r := &rs[i]
-			if votes == (r.mode == SpendOnly) {
-				continue
-			}
-			var d Decision
-			switch g := r.group; {
-			case g == nil:
-				err = r.decideLocked(now, &d)
-				r.allowed = d.Allowed
-			case g.upTo && r.op == opSpend:
-				err = g.decideUpToLocked(rs, now, &d)
-			default:
-				err = g.decideLocked(rs, now, &d)
-			}
-			if err != nil {
-				return Decision{}, i, err
-			}
-			if ds != nil {
-				ds[r.at] = d
-			}
-			if votes && (!voted || d.Stricter(&strictest)) {
-				strictest, voted = d, true
-			}
-		}
-	}
-	for i := range rs {
-		r := &rs[i]
-		r.decided = now
-		if strictest.Allowed || r.mode != SpendOnly && !r.allowed {
-			r.countLocked(r.allowed)
-		}
-		if !strictest.Allowed {
-			if r.to = r.from; ds != nil {
-				ds[r.at].Taken = 0
-			}
-		}
-	}
-	return strictest, 0, nil
-}
-
-// writeAllLocked carries decisions out. A slot that is inserted may move others of
-// its shard.
-func writeAllLocked(rs []request, now int64) {
-	for _, resident := range []bool{true, false} {
-		for i := range rs {
-			if rs[i].resident == resident {
-				rs[i].writeLocked(now)
-			}
-		}
-	}
-}
-
-// spot is a bucket in memory, with the decision on it.
-type spot struct {
-	located
-	index uint32
-	rule  *rule
-	next  int64 // new TAT
-	state
-}
-
-// The fast path takes at most this many requests.
-const fewSpots = 4
 
 // fastPathAll is fastPath for a few requests that all check and spend. It
 // reports whether it decided. ds may be nil.
@@ -407,6 +103,7 @@ const fewSpots = 4
 // cannot predict it.
 func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 	var at [fewSpots]spot
+	var shards [fewSpots]*cache.Shard
 	if len(reqs) == 0 || len(reqs) > len(at) {
 		return false
 	}
@@ -417,12 +114,12 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 		}
 		f.located = l.locate(r.Key)
 		f.shard.Prefetch(f.hash)
+		shards[i] = f.shard
 	}
 	now := l.clock.Now() // before the locks, as in fastPathOf
-	var shards [fewSpots]*cache.Shard
-	locked := lockSpots(shards[:0], at[:len(reqs)])
+	locked := cache.LockAll(shards[:len(reqs)])
 	strictest := l.fastPathAllLocked(reqs, at[:len(reqs)], now)
-	unlockSpots(locked)
+	cache.UnlockAll(locked)
 	if strictest < 0 {
 		return false
 	}
@@ -441,42 +138,6 @@ func (l *Limiter) fastPathAll(reqs []Request, d *Decision, ds []Decision) bool {
 		}
 	}
 	return true
-}
-
-// lockSpots locks the shards of spots, and appends them to locked. If it would
-// have to wait for one, it begins again, in the order of locking.
-func lockSpots(locked []*cache.Shard, at []spot) []*cache.Shard {
-	for i := range at {
-		s := at[i].shard
-		if slices.Contains(locked, s) {
-			continue
-		}
-		if !s.Mu.TryLock() {
-			unlockSpots(locked)
-			return lockSpotsInOrder(locked[:0], at)
-		}
-		s.RetireLocked()
-		locked = append(locked, s)
-	}
-	return locked
-}
-
-func lockSpotsInOrder(locked []*cache.Shard, at []spot) []*cache.Shard {
-	for i := range at {
-		locked = append(locked, at[i].shard)
-	}
-	slices.SortFunc(locked, func(a, b *cache.Shard) int { return cmp.Compare(a.Order, b.Order) })
-	locked = slices.Compact(locked)
-	for _, s := range locked {
-		s.Lock()
-	}
-	return locked
-}
-
-func unlockSpots(locked []*cache.Shard) {
-	for _, s := range locked {
-		s.Mu.Unlock()
-	}
 }
 
 // fastPathAllLocked returns the index of the strictest decision, or -1 if it

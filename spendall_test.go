@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint/internal/cache"
 )
 
 // keysOfOneShard returns n keys whose buckets share a shard with perID's 0.
@@ -158,73 +155,6 @@ func TestSpendAllDuplicates(t *testing.T) {
 	for _, key := range keys {
 		require.EqualValues(t, 4, r.left(key))
 	}
-}
-
-// One call locks each shard once: it would wait for itself.
-func TestLockSpots(t *testing.T) {
-	var shards [fewSpots]cache.Shard
-	for i := range shards {
-		shards[i].Order = uint32(i) << 16
-	}
-	all := 1
-	for n := range fewSpots + 1 {
-		for choice := range all { // of n shards, some of them equal
-			at := make([]spot, n)
-			want := make(map[*cache.Shard]bool)
-			for i := range at {
-				at[i].shard = &shards[choice%fewSpots]
-				want[at[i].shard] = true
-				choice /= fewSpots
-			}
-			for _, ordered := range []bool{false, true} {
-				lock := lockSpots
-				if ordered {
-					lock = lockSpotsInOrder
-				}
-				locked := lock(nil, at)
-				require.Len(t, locked, len(want))
-				for i, s := range locked {
-					require.True(t, want[s])
-					require.False(t, s.Mu.TryLock(), "it is not locked")
-					require.True(t, !ordered || i == 0 || locked[i-1].Order < s.Order)
-				}
-				unlockSpots(locked)
-				for i := range shards {
-					require.True(t, shards[i].Mu.TryLock(), "it is still locked")
-					shards[i].Mu.Unlock()
-				}
-			}
-		}
-		all *= fewSpots
-	}
-}
-
-// Calls that lock the same shards in different orders do not wait for each other
-// for ever.
-func TestLockSpotsTogether(t *testing.T) {
-	var shards [fewSpots]cache.Shard
-	for i := range shards {
-		shards[i].Order = uint32(i)
-	}
-	var wg sync.WaitGroup
-	spent := [fewSpots]int{}
-	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0}, {1, 3}} {
-		wg.Go(func() {
-			var at []spot
-			for _, i := range order {
-				at = append(at, spot{located: located{shard: &shards[i]}})
-			}
-			for range 20_000 {
-				locked := lockSpots(nil, at)
-				for _, i := range order {
-					spent[i]++
-				}
-				unlockSpots(locked)
-			}
-		})
-	}
-	wg.Wait()
-	require.Equal(t, [...]int{60_000, 60_000, 60_000, 60_000}, spent)
 }
 
 func TestDoEach(t *testing.T) {

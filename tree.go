@@ -74,6 +74,10 @@ func (ls *Limits) member(name Name) member {
 	return ls.members[name]
 }
 
+func (ls *Limits) isShare(name Name) bool {
+	return ls.members != nil && ls.member(name).role != plainRole
+}
+
 // floors yields the ids of a class that have a floor, and their rules.
 func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
 	return func(yield func(string, uint32) bool) {

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -27,4 +29,73 @@ func TestShardLayout(t *testing.T) {
 	require.EqualValues(t, 2*line, unsafe.Sizeof(n))
 	require.EqualValues(t, line, unsafe.Offsetof(n.tat))
 	require.EqualValues(t, line, unsafe.Sizeof(tally{}[0]))
+}
+
+// One call locks each shard once: it would wait for itself.
+func TestLockAll(t *testing.T) {
+	const few = 4
+	var shards [few]Shard
+	for i := range shards {
+		shards[i].Order = uint32(i) << 16
+	}
+	all := 1
+	for n := range few + 1 {
+		for choice := range all { // of n shards, some of them equal
+			at := make([]*Shard, n)
+			want := make(map[*Shard]bool)
+			for i := range at {
+				at[i] = &shards[choice%few]
+				want[at[i]] = true
+				choice /= few
+			}
+			for _, ordered := range []bool{false, true} {
+				lock := LockAll
+				if ordered {
+					lock = lockInOrder
+				}
+				locked := lock(slices.Clone(at))
+				require.Len(t, locked, len(want))
+				for i, s := range locked {
+					require.True(t, want[s])
+					require.False(t, s.Mu.TryLock(), "it is not locked")
+					require.True(t, !ordered || i == 0 || locked[i-1].Order < s.Order)
+				}
+				UnlockAll(locked)
+				for i := range shards {
+					require.True(t, shards[i].Mu.TryLock(), "it is still locked")
+					shards[i].Mu.Unlock()
+				}
+			}
+		}
+		all *= few
+	}
+}
+
+// Calls that lock the same shards in different orders do not wait for each other
+// for ever.
+func TestLockAllTogether(t *testing.T) {
+	const few = 4
+	var shards [few]Shard
+	for i := range shards {
+		shards[i].Order = uint32(i)
+	}
+	var wg sync.WaitGroup
+	spent := [few]int{}
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0}, {1, 3}} {
+		wg.Go(func() {
+			for range 20_000 {
+				var at []*Shard
+				for _, i := range order {
+					at = append(at, &shards[i])
+				}
+				locked := LockAll(at)
+				for _, i := range order {
+					spent[i]++
+				}
+				UnlockAll(locked)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, [...]int{60_000, 60_000, 60_000, 60_000}, spent)
 }

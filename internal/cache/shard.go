@@ -1,8 +1,10 @@
 package cache
 
 import (
+	"cmp"
 	"iter"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -134,18 +136,52 @@ func (s *Shard) countsLocked(add func(name uint16, c count)) {
 // Lock takes the lock of a shard for anything but a fast path.
 func (s *Shard) Lock() {
 	s.Mu.Lock()
-	s.RetireLocked()
+	s.retireLocked()
 }
 
-// RetireLocked ends the lane of the shard, if it has one.
-func (s *Shard) RetireLocked() {
-	if s.lane != nil {
+// LockAll locks shards with Lock, each once, and returns those for UnlockAll. If it
+// would have to wait for one, it begins again, in the order of locking.
+func LockAll(shards []*Shard) []*Shard {
+	locked := shards[:0]
+	for i, s := range shards {
+		if slices.Contains(locked, s) {
+			continue
+		}
+		if !s.Mu.TryLock() {
+			UnlockAll(locked)
+			return lockInOrder(append(locked, shards[i:]...))
+		}
 		s.retireLocked()
+		locked = append(locked, s)
+	}
+	return locked
+}
+
+func lockInOrder(shards []*Shard) []*Shard {
+	slices.SortFunc(shards, func(a, b *Shard) int { return cmp.Compare(a.Order, b.Order) })
+	shards = slices.Compact(shards)
+	for _, s := range shards {
+		s.Lock()
+	}
+	return shards
+}
+
+// UnlockAll unlocks what LockAll has locked.
+func UnlockAll(locked []*Shard) {
+	for _, s := range locked {
+		s.Mu.Unlock()
 	}
 }
 
-// retireLocked gives the slot of a hot bucket its TAT back.
+// retireLocked ends the lane of the shard, if it has one.
 func (s *Shard) retireLocked() {
+	if s.lane != nil {
+		s.endLaneLocked()
+	}
+}
+
+// endLaneLocked gives the slot of a hot bucket its TAT back.
+func (s *Shard) endLaneLocked() {
 	n := s.lane
 	s.lane, s.rival, s.contended = nil, n.index, promoteAfter-1
 	tat := n.tat.Swap(LaneRetired)
