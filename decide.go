@@ -1,7 +1,6 @@
 package stint
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -286,14 +285,12 @@ func (l *Limiter) slowPathOne(key Key, cost int64, mode Mode, d *Decision) error
 // slowPath is all for requests that a fast path has declined.
 func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
 	in, key, err := l.submitAll(reqs, d, ds, op, nil)
-	if in == nil {
-		return err
+	if in != nil {
+		if err = l.cache.Await(ctx, time.Now(), in); err != nil {
+			*d = Decision{}
+		}
 	}
-	if err := l.cache.Await(ctx, time.Now(), in); err != nil {
-		*d = Decision{}
-		return l.failed(key, err)
-	}
-	return nil
+	return l.failed(key, err)
 }
 
 // submitAll decides on requests together. It returns the commit that the answer
@@ -323,11 +320,11 @@ func (l *Limiter) submitAll(
 	for i := range reqs {
 		r, req := &rs[i], &reqs[i]
 		if req.Mode == UpTo && len(reqs) > 1 && op == opSpend {
-			return nil, Key{}, l.failed(req.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
-				l.limits.Load().labeled(req.Key)))
+			return nil, req.Key, fmt.Errorf("stint: %s: a request with UpTo must be alone",
+				l.limits.Load().labeled(req.Key))
 		}
 		if err := r.ask(l, req, op); err != nil {
-			return nil, Key{}, l.failed(req.Key, err)
+			return nil, req.Key, err
 		}
 		r.at, r.full = i, full
 		if !req.Spent.IsZero() && !req.Spent.Equal(JustSpent) {
@@ -341,8 +338,8 @@ func (l *Limiter) submitAll(
 			r.op = opCheck
 		}
 		if op == opRefund && r.cost > 0 && req.Spent.IsZero() {
-			return nil, Key{}, l.failed(r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
-				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key)))
+			return nil, r.key, fmt.Errorf("stint: refund %s: the request has no Spent, want the "+
+				"instant of the spend or JustSpent", l.limits.Load().labeled(r.key))
 		}
 	}
 	return l.submit(rs, d, ds)
@@ -350,40 +347,21 @@ func (l *Limiter) submitAll(
 
 // submit is submitAll for requests in progress.
 func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
-	oneTotal := false // for several groups
-	for locked := false; !locked; {
-		if rs, err = l.withShares(rs); err != nil {
-			return nil, Key{}, err
-		}
-		sortRequests(rs)
-		if oneTotal, err = l.pairTotals(rs); err != nil {
-			return nil, Key{}, err
-		}
-		if at, err := l.lockFound(rs); err != nil {
-			key := askedOf(rs, at)
-			return nil, Key{}, l.failed(key, err)
-		}
-		if locked = !newShares(rs); !locked {
-			unlockAll(rs)
-		}
-	}
-	now := l.clock.Now()
-	strictest, at, err := decideAllLocked(rs, ds, now)
+	rs, oneTotal, at, err := l.lockParts(rs)
 	if err == nil {
-		if oneTotal {
-			rs = joinTotals(rs, strictest.Allowed)
+		now := l.clock.Now()
+		if *d, at, err = decideAllLocked(rs, ds, now); err == nil {
+			if oneTotal {
+				rs = joinTotals(rs, d.Allowed)
+			}
+			writeAllLocked(rs, now)
+			if d.Allowed {
+				in = l.submitLocked(rs, now)
+			}
 		}
-		writeAllLocked(rs, now)
-		if strictest.Allowed {
-			in = l.submitLocked(rs, now)
-		}
+		unlockAll(rs)
 	}
-	unlockAll(rs)
-	if err != nil {
-		return nil, Key{}, l.failed(askedOf(rs, at), err)
-	}
-	*d = strictest
-	return in, askedOf(rs, 0), nil
+	return in, askedOf(rs, at), err
 }
 
 // askedOf returns the key that the caller asked for in the request to which rs[at]
@@ -391,102 +369,6 @@ func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Ba
 func askedOf(rs []request, at int) Key {
 	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
 	return rs[i].key
-}
-
-// newShares reports whether limits that came since withShares have made a request
-// one for a share.
-func newShares(rs []request) bool {
-	for i := range rs {
-		if r := &rs[i]; r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name) {
-			return true
-		}
-	}
-	return false
-}
-
-// sortRequests sorts by the order of locking. Equal keys become neighbours.
-func sortRequests(rs []request) {
-	slices.SortFunc(rs, func(a, b request) int {
-		if c := cmp.Compare(a.shard.Order, b.shard.Order); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.hash, b.hash); c != 0 {
-			return c
-		}
-		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
-			return c
-		} else if a.added {
-			return 1
-		}
-		return -1
-	})
-}
-
-// pairTotals lets the groups that have the same total draw from it in turn. The
-// requests are sorted. Any other two of one bucket are an error.
-func (l *Limiter) pairTotals(rs []request) (found bool, err error) {
-	for i := range rs[1:] {
-		a, b := &rs[i], &rs[i+1]
-		switch {
-		case a.key != b.key:
-			continue
-		case !b.added || b.role != totalRole: // if b is not, a is not, either
-			err := fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
-			return false, l.failed(b.key, err)
-		case a.drawn == nil:
-			a.drawn = new(drawn)
-		}
-		b.drawn, found = a.drawn, true
-	}
-	return found, nil
-}
-
-// lockFound locks the shards of sorted requests, once every bucket is known, and
-// loads only those that are not. After an error, which is that of rs[at], no shard
-// is locked.
-func (l *Limiter) lockFound(rs []request) (at int, err error) {
-	for !lockAll(rs) {
-		unlockAll(rs)
-		for i := range rs {
-			if rs[i].known {
-				continue
-			}
-			if err := l.load(&rs[i]); err != nil {
-				return i, err
-			}
-		}
-	}
-	for i := range rs {
-		if rs[i].shard.Limits == nil {
-			unlockAll(rs)
-			return i, ErrClosed
-		}
-		rs[i].useConfiguredLocked(l.opts.Durability)
-	}
-	return 0, nil
-}
-
-// lockAll locks the shards of sorted requests, and reports whether the state of
-// every bucket is known.
-func lockAll(rs []request) (known bool) {
-	known = true
-	for i := range rs {
-		r := &rs[i]
-		if i == 0 || r.shard != rs[i-1].shard {
-			r.shard.Lock()
-		}
-		r.known = r.findLocked()
-		known = known && r.known
-	}
-	return known
-}
-
-func unlockAll(rs []request) {
-	for i := range rs {
-		if i == 0 || rs[i].shard != rs[i-1].shard {
-			rs[i].shard.Mu.Unlock()
-		}
-	}
 }
 
 // decideAllLocked decides on the caller's requests at the instant now, in their
@@ -549,41 +431,17 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	return strictest, 0, nil
 }
 
-// writeAllLocked carries decisions out. A slot that is inserted may move others of
-// its shard.
-func writeAllLocked(rs []request, now int64) {
-	for _, resident := range []bool{true, false} {
-		for i := range rs {
-			if rs[i].resident == resident {
-				rs[i].writeLocked(now)
-			}
-		}
-	}
-}
-
-// submitLocked puts the changes of requests into a commit if the store needs them
-// before the answer. Otherwise it returns nil.
-func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
-	var few [4]cache.Change
-	changes := few[:0]
-	for i := range rs {
-		changes = append(changes, rs[i].change())
-	}
-	return l.cache.SubmitLocked(changes, now)
-}
-
 // decide is slowPath for a request of which the caller needs more than the
 // decision. It is put into rs[0].
 func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err error) {
-	if err := rs[0].ask(l, req, op); err != nil {
-		return Decision{}, l.failed(req.Key, err)
-	}
-	in, _, err := l.submit(rs[:1], &d, nil)
-	if err == nil {
-		err = l.failed(req.Key, l.await(in))
+	if err = rs[0].ask(l, req, op); err == nil {
+		var in *cache.Batch
+		if in, _, err = l.submit(rs[:1], &d, nil); err == nil {
+			err = l.await(in)
+		}
 	}
 	if err != nil {
-		return Decision{}, err
+		return Decision{}, l.failed(req.Key, err)
 	}
 	return d, nil
 }

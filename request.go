@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
@@ -497,6 +498,95 @@ func (r *request) outliveGivenLocked() {
 	if b.Has(table.Stored) && (b.Has(table.Flush|table.Loaded) || b.Rule() <= blocked) {
 		r.level = cache.Level(Synced)
 	}
+}
+
+// sortRequests sorts by the order of locking. Equal keys become neighbours.
+func sortRequests(rs []request) {
+	slices.SortFunc(rs, func(a, b request) int {
+		if c := cmp.Compare(a.shard.Order, b.shard.Order); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.hash, b.hash); c != 0 {
+			return c
+		}
+		if c := a.key.compare(b.key); c != 0 || a.added == b.added {
+			return c
+		} else if a.added {
+			return 1
+		}
+		return -1
+	})
+}
+
+// lockFound locks the shards of sorted requests, once every bucket is known, and
+// loads only those that are not. After an error, which is that of rs[at], no shard
+// is locked.
+func (l *Limiter) lockFound(rs []request) (at int, err error) {
+	for !lockAll(rs) {
+		unlockAll(rs)
+		for i := range rs {
+			if rs[i].known {
+				continue
+			}
+			if err := l.load(&rs[i]); err != nil {
+				return i, err
+			}
+		}
+	}
+	for i := range rs {
+		if rs[i].shard.Limits == nil {
+			unlockAll(rs)
+			return i, ErrClosed
+		}
+		rs[i].useConfiguredLocked(l.opts.Durability)
+	}
+	return 0, nil
+}
+
+// lockAll locks the shards of sorted requests, and reports whether the state of
+// every bucket is known.
+func lockAll(rs []request) (known bool) {
+	known = true
+	for i := range rs {
+		r := &rs[i]
+		if i == 0 || r.shard != rs[i-1].shard {
+			r.shard.Lock()
+		}
+		r.known = r.findLocked()
+		known = known && r.known
+	}
+	return known
+}
+
+func unlockAll(rs []request) {
+	for i := range rs {
+		if i == 0 || rs[i].shard != rs[i-1].shard {
+			rs[i].shard.Mu.Unlock()
+		}
+	}
+}
+
+// writeAllLocked carries decisions out. A slot that is inserted may move others of
+// its shard.
+func writeAllLocked(rs []request, now int64) {
+	for _, resident := range []bool{true, false} {
+		for i := range rs {
+			if rs[i].resident == resident {
+				rs[i].writeLocked(now)
+			}
+		}
+	}
+}
+
+// submitLocked puts the changes of requests into a commit if the store needs them
+// before the answer. Otherwise it returns nil.
+func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
+	var few [4]cache.Change
+	changes := few[:0]
+	for i := range rs {
+		changes = append(changes, rs[i].change())
+	}
+	return l.cache.SubmitLocked(changes, now)
 }
 
 // spot is a bucket in memory, with the decision on it.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
@@ -52,29 +53,56 @@ func (g *group) part(rs []request, of role) *request {
 	return &rs[g.at[of]]
 }
 
-// withShares adds the requests to the total and the floor of each class in rs.
-func (l *Limiter) withShares(rs []request) ([]request, error) {
+// lockParts adds the parts of requests for shares, sorts all, and locks their
+// shards once the buckets are known. oneTotal reports whether several groups draw
+// from one total. After an error, which is that of rs[at], no shard is locked.
+func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, err error) {
+	for {
+		if rs, at, err = l.withShares(rs); err != nil {
+			return rs, false, at, err
+		}
+		sortRequests(rs)
+		if oneTotal, at, err = l.pairTotals(rs); err != nil {
+			return rs, false, at, err
+		}
+		if at, err = l.lockFound(rs); err != nil {
+			return rs, false, at, err
+		}
+		if !slices.ContainsFunc(rs, func(r request) bool {
+			return r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name)
+		}) {
+			return rs, oneTotal, 0, nil
+		}
+		unlockAll(rs) // limits have come that made it a share
+	}
+}
+
+// withShares adds the requests to the total and the floor of each class in rs. An
+// error is that of rs[at].
+func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 	ls := l.limits.Load()
 	if ls.members == nil {
-		return rs, nil
+		return rs, 0, nil
 	}
 	for i := range rs {
 		r := &rs[i]
+		if r.role != plainRole { // lockParts has been here before
+			continue
+		}
 		m := ls.member(r.key.Name)
 		r.role = m.role
 		switch {
-		case r.added || m.role == plainRole:
+		case m.role == plainRole:
 			continue
 		case r.op == opRaise:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(r.key)))
+			return rs, i, fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(r.key))
 		case r.given != nil && r.given.periods != nil:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s cannot be held to %v", errShare,
-				ls.labeled(r.key), r.given.limit))
+			return rs, i, fmt.Errorf("%w: %s cannot be held to %v", errShare, ls.labeled(r.key), r.given.limit)
 		case m.role == floorRole && r.mode != CheckOnly:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a floor", errShare, ls.labeled(r.key)))
+			return rs, i, fmt.Errorf("%w: %s is a floor", errShare, ls.labeled(r.key))
 		case m.role == totalRole && r.given != nil:
-			return rs, l.failed(r.key, fmt.Errorf("%w: %s is a total, whose limit is the configured one", errShare,
-				ls.labeled(r.key)))
+			return rs, i, fmt.Errorf("%w: %s is a total, whose limit is the configured one", errShare,
+				ls.labeled(r.key))
 		case m.role == floorRole:
 			continue
 		}
@@ -86,7 +114,7 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			continue
 		}
 		if _, err := ls.resolve(r.key); err != nil {
-			return rs, l.failed(r.key, err)
+			return rs, i, err
 		}
 		add := func(key Key, role role) {
 			class := &rs[i]
@@ -100,7 +128,25 @@ func (l *Limiter) withShares(rs []request) ([]request, error) {
 			add(floor, floorRole)
 		}
 	}
-	return rs, nil
+	return rs, 0, nil
+}
+
+// pairTotals lets the groups that have the same total draw from it in turn. The
+// requests are sorted. Any other two of one bucket are an error, that of rs[at].
+func (l *Limiter) pairTotals(rs []request) (found bool, at int, err error) {
+	for i := range rs[1:] {
+		a, b := &rs[i], &rs[i+1]
+		switch {
+		case a.key != b.key:
+			continue
+		case !b.added || b.role != totalRole: // if b is not, a is not, either
+			return false, i + 1, fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
+		case a.drawn == nil:
+			a.drawn = new(drawn)
+		}
+		b.drawn, found = a.drawn, true
+	}
+	return found, 0, nil
 }
 
 // decideUpToLocked is decideLocked for as many tokens as the group has, up to the

@@ -955,6 +955,36 @@ func TestFirstTreeMeanwhile(t *testing.T) {
 	}
 }
 
+// A call that brought the parts of one share, and then finds that new limits have
+// made another of its requests a share, does not bring them again.
+func TestSecondClass(t *testing.T) {
+	t.Parallel()
+	names := Names{1: {Label: "total", ID: Shared, Limit: PerHour(1000)}, 2: {Label: "class", Limit: PerHour(1000), Parent: 1, Floor: 4},
+		4: {Label: "floor"}}
+	floor := Override{Key: Name(4).Key("x"), Limit: PerHour(10)}
+	one, err := NewLimits(names, floor)
+	require.NoError(t, err)
+	names[3] = NameSpec{Label: "second", Limit: PerHour(1000), Parent: 1}
+	two, err := NewLimits(names, floor)
+	require.NoError(t, err)
+	for range 300 {
+		r := rigOn(t, NewMemStore(), one, Options{})
+		var callers sync.WaitGroup
+		for range 4 {
+			callers.Go(func() {
+				for range 200 {
+					if _, err := r.SpendAll(Name(2).Key("x").Cost(1), Name(3).Key("x").Cost(1)); err != nil {
+						require.ErrorIs(t, err, ErrUnknownName)
+					}
+				}
+			})
+		}
+		require.NoError(t, r.SetLimits(two))
+		callers.Wait()
+		require.NoError(t, r.Close())
+	}
+}
+
 // Errors count for the limit of the request, in whatever order its shards are locked.
 func TestErrorsOfShares(t *testing.T) {
 	limits, err := NewLimits(Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},

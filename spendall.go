@@ -243,7 +243,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 				one.Mode = CheckAndSpend
 			}
 			in, _, err := l.submitAll([]Request{one}, d, nil, opSpend, answers.full)
-			if err != nil {
+			if err = l.failed(r.Key, err); err != nil {
 				*d = Decision{}
 			}
 			if in != nil || err != nil {
