@@ -355,9 +355,7 @@ func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Ba
 				rs = joinTotals(rs, d.Allowed)
 			}
 			writeAllLocked(rs, now)
-			if d.Allowed {
-				in = l.submitLocked(rs, now)
-			}
+			in = l.submitLocked(rs, now)
 		}
 		unlockAll(rs)
 	}

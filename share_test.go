@@ -985,6 +985,19 @@ func TestSecondClass(t *testing.T) {
 	}
 }
 
+// A SpendOnly request that is alone has no part in the decision.
+func TestShareSpendOnly(t *testing.T) {
+	r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "total", ID: Shared, Limit: PerHour(2)},
+		2: {Label: "class", Limit: PerHour(5), Parent: 1}}, nil), Options{})
+	only := Request{Key: Name(2).Key("x"), Cost: 1, Mode: SpendOnly}
+	for _, left := range []int64{1, 0, 0} {
+		d, err := r.SpendAll(only)
+		require.NoError(t, err)
+		require.Equal(t, Decision{Allowed: true, Remaining: math.MaxInt64}, d)
+		require.Equal(t, left, r.left(only.Key))
+	}
+}
+
 // Errors count for the limit of the request, in whatever order its shards are locked.
 func TestErrorsOfShares(t *testing.T) {
 	limits, err := NewLimits(Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},
