@@ -58,7 +58,6 @@ const (
 // more words than a function takes in registers.
 type ask struct {
 	located
-	lane *cache.Lane // in force when the request came, or nil
 	key  Key
 	cost int64
 	now  int64 // instant of the decision
@@ -94,13 +93,11 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		}
 		s, a.hash = l.cache.Shard(uint16(a.key.Name), a.key.ID)
 		a.shard = s
-		if a.lane = l.cache.Lane(a.hash); a.lane == nil {
-			s.Prefetch(a.hash)
-		}
+		s.Prefetch(a.hash)
 		a.now = l.clock.Now()
 	}
-	if a.lane != nil && a.isIn(a.lane) {
-		if answer := l.decideInLane(a.lane, a, d, laneTries); answer != fastDeclined {
+	if n := l.laneOf(a); n != nil {
+		if answer := l.decideInLane(n, a, d, laneTries); answer != fastDeclined {
 			return answer
 		}
 	}
@@ -109,7 +106,7 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		s.Mu.Lock()
 	}
 	var answer fastAnswer
-	if n := l.cache.Lane(a.hash); n != nil && a.isIn(n) { // while this waited for the lock
+	if n := l.laneOf(a); n != nil { // while this waited for the lock
 		answer = l.decideInLane(n, a, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(a, d)
@@ -201,7 +198,10 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	return answer
 }
 
-func (a *ask) isIn(n *cache.Lane) bool { return n.Is(uint16(a.key.Name), a.key.ID, a.hash) }
+// laneOf returns the lane of the bucket, or nil.
+func (l *Limiter) laneOf(a *ask) *cache.Lane {
+	return l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash)
+}
 
 // laneTries is how often a decision tries to swap the TAT of a lane without the
 // lock of the shard.
@@ -210,7 +210,7 @@ const laneTries = 2
 // decideInLane is fastPathLocked without a lock. It declines if it cannot swap the
 // TAT in as many tries.
 func (l *Limiter) decideInLane(n *cache.Lane, a *ask, d *Decision, tries int) fastAnswer {
-	r, now := &n.Limits.(*rulesInForce).rules[n.Rule], a.now
+	r, now := n.Rule.(*rule), a.now
 	if uint64(a.cost) > uint64(r.rate.burst) { // it may be negative
 		return fastDeclined
 	}
@@ -273,7 +273,7 @@ func (l *Limiter) promoteLocked(at located, i uint32) {
 		if b := at.shard.At(i); r.clamp(b.TAT(), l.clock.Now()) == b.TAT() {
 			b.Clear(table.Uncut)
 		}
-		at.shard.PromoteLocked(i, at.hash)
+		at.shard.PromoteLocked(i, at.hash, r)
 	}
 }
 

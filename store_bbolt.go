@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/clock"
 	fileformat "github.com/stint-go/stint/internal/format"
 )
 
@@ -157,3 +158,11 @@ func (s *boltStore) Close() error { return s.store.Close() }
 
 // Stats implements Store.
 func (s *boltStore) Stats() FileStats { return FileStats(s.store.Stats()) }
+
+// Now implements dbfile.Store.
+func (s *boltStore) Now() (now time.Time, doubt, err error) {
+	c := clock.New(nil, nil, nil, endOfTime)
+	backing := storeForCache(s)
+	_, _, err = backing.BeginClock(c)
+	return time.Unix(0, c.Now()), c.Health(), err
+}

@@ -39,9 +39,12 @@ func New(o Options, limits Limits) *Cache {
 // Begin lets the clock go on from the store's time if the wall clock is wrong,
 // and puts the holds of the store in force. If the clock was ahead when the
 // buckets were saved, and is believed now, it moves the holds and the buckets
-// of names back: see moveBack. wrong is how far off a wall clock is that is not
-// believed.
-func (c *Cache) Begin(names []uint16, move MoveFunc) (wrong time.Duration, err error) {
+// of names back: see moveBack. move returns where the TAT of a bucket moves to, or
+// false if it stays; back is the earlier TAT, or 0 if that has passed. wrong is how
+// far off a wall clock is that is not believed.
+func (c *Cache) Begin(
+	names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
+) (wrong time.Duration, err error) {
 	wrong, back, err := c.flusher.store.BeginClock(c.flusher.clock)
 	if err = errors.Join(err, c.restoreHolds()); err != nil {
 		return 0, err
@@ -204,10 +207,6 @@ func (c *Cache) Health() []error {
 	return errs
 }
 
-// MoveFunc returns where the TAT of a bucket moves to, or false if it stays.
-// back is the earlier TAT, or 0 if that has passed.
-type MoveFunc func(key Key, tat, back int64) (to int64, moves bool)
-
 // moveBack moves all holds, and the buckets of names, back in time, because the
 // clock was ahead when they were saved, and is believed now. So they end when they
 // would have ended, in time that the machine runs. If more buckets than MaxResident
@@ -216,7 +215,9 @@ type MoveFunc func(key Key, tat, back int64) (to int64, moves bool)
 // A crash may come at any time, and nothing may be moved twice. So the first save
 // says that holds and buckets are about to be moved, and the second, which moves
 // them, also changes the time of the last save.
-func (c *Cache) moveBack(by int64, names []uint16, move MoveFunc) {
+func (c *Cache) moveBack(
+	by int64, names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
+) {
 	f := c.flusher
 	now := f.clock.Now()
 	var changes []format.Entry

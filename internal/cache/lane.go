@@ -36,12 +36,11 @@ import (
 // if only a Check has clamped it, because a lane does not record that it is used
 // now. The caller gives none to a bucket whose decision needs more than the TAT.
 type Lane struct {
-	Limits Limits // in force when the lane was made
-	Rule   uint32
-	index  uint32 // of the slot
-	tally  *tally
-	hash   uint64
-	key    Key
+	Rule  any    // of PromoteLocked
+	index uint32 // of the slot
+	tally *tally
+	hash  uint64
+	key   Key
 
 	tat atomic.Int64 // in another cache line: it changes, and the fields above do not
 	_   [56]byte
@@ -60,8 +59,8 @@ type lanes [64]atomic.Pointer[Lane]
 
 func (ls *lanes) at(hash uint64) *atomic.Pointer[Lane] { return &ls[hash%uint64(len(ls))] }
 
-// Is reports whether a lane is that of a bucket.
-func (n *Lane) Is(name uint16, id string, hash uint64) bool {
+// is reports whether a lane is that of a bucket.
+func (n *Lane) is(name uint16, id string, hash uint64) bool {
 	return n.hash == hash && n.key.Name == name && n.key.ID == id
 }
 

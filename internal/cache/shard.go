@@ -207,15 +207,15 @@ func (s *Shard) ContendedLocked(i uint32) bool {
 	return true
 }
 
-// PromoteLocked gives a bucket a lane, if it can have one. A lane does not cut a
-// TAT down to a smaller limit.
-func (s *Shard) PromoteLocked(i uint32, hash uint64) {
+// PromoteLocked gives a bucket a lane, if it can have one, for decisions with a rule
+// of the caller. A lane does not cut a TAT down to a smaller limit.
+func (s *Shard) PromoteLocked(i uint32, hash uint64, rule any) {
 	b, place := s.At(i), s.directory.lanes.at(hash)
 	if s.lane != nil || b.Has(table.Gate|table.Uncut) || place.Load() != nil {
 		return
 	}
 	key := slotKey(b)
-	s.lane = &Lane{Limits: s.Limits, Rule: b.Rule(), index: i, tally: s.directory.tally(key.Name), hash: hash, key: key}
+	s.lane = &Lane{Rule: rule, index: i, tally: s.directory.tally(key.Name), hash: hash, key: key}
 	s.lane.tat.Store(b.TAT())
 	place.Store(s.lane)
 }
