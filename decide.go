@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
@@ -360,13 +359,6 @@ func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Ba
 		unlockAll(rs)
 	}
 	return in, askedOf(rs, at), err
-}
-
-// askedOf returns the key that the caller asked for in the request to which rs[at]
-// belongs: not its total or floor.
-func askedOf(rs []request, at int) Key {
-	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
-	return rs[i].key
 }
 
 // decideAllLocked decides on the caller's requests at the instant now, in their

@@ -589,6 +589,13 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 	return l.cache.SubmitLocked(changes, now)
 }
 
+// askedOf returns the key that the caller asked for in the request to which rs[at]
+// belongs: not its total or floor.
+func askedOf(rs []request, at int) Key {
+	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
+	return rs[i].key
+}
+
 // spot is a bucket in memory, with the decision on it.
 type spot struct {
 	located

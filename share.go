@@ -12,39 +12,6 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Share returns the buckets that a request for a key takes from besides its own:
-// the total, and the floor of the id, which is zero if it has none. kept is how
-// many tokens loans leave in the total: the bursts of all floors. ok is false if
-// the limit has no Parent.
-func (ls *Limits) Share(key Key) (total, floor Key, kept int64, ok bool) {
-	m := ls.member(key.Name)
-	if m.role != classRole {
-		return Key{}, Key{}, 0, false
-	}
-	floor, _ = ls.floorOf(m, key.ID)
-	return m.total.Key(""), floor, ls.kept(m.total), true
-}
-
-// kept returns the tokens that loans leave in a total.
-func (ls *Limits) kept(total Name) int64 {
-	if m := ls.member(total); m.role == totalRole {
-		return ls.totals[m.sum].Burst()
-	}
-	return 0
-}
-
-// floorOf returns the floor of an id of a class.
-func (ls *Limits) floorOf(m member, id string) (Key, bool) {
-	if m.floor == 0 {
-		return Key{}, false
-	}
-	key := m.floor.Key(id)
-	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
-		return Key{}, false
-	}
-	return key, true
-}
-
 // part returns the request for one bucket of the group, or nil.
 func (g *group) part(rs []request, of role) *request {
 	if !g.has[of] {
@@ -61,8 +28,7 @@ func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, e
 		if rs, at, err = l.withShares(rs); err != nil {
 			return rs, false, at, err
 		}
-		sortRequests(rs)
-		if oneTotal, at, err = l.pairTotals(rs); err != nil {
+		if oneTotal, at, err = l.sortParts(rs); err != nil {
 			return rs, false, at, err
 		}
 		if at, err = l.lockFound(rs); err != nil {
@@ -131,9 +97,10 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 	return rs, 0, nil
 }
 
-// pairTotals lets the groups that have the same total draw from it in turn. The
-// requests are sorted. Any other two of one bucket are an error, that of rs[at].
-func (l *Limiter) pairTotals(rs []request) (found bool, at int, err error) {
+// sortParts sorts requests, and lets the groups that have the same total draw from
+// it in turn. Any other two of one bucket are an error, that of rs[at].
+func (l *Limiter) sortParts(rs []request) (oneTotal bool, at int, err error) {
+	sortRequests(rs)
 	for i := range rs[1:] {
 		a, b := &rs[i], &rs[i+1]
 		switch {
@@ -144,9 +111,9 @@ func (l *Limiter) pairTotals(rs []request) (found bool, at int, err error) {
 		case a.drawn == nil:
 			a.drawn = new(drawn)
 		}
-		b.drawn, found = a.drawn, true
+		b.drawn, oneTotal = a.drawn, true
 	}
-	return found, 0, nil
+	return oneTotal, 0, nil
 }
 
 // decideUpToLocked is decideLocked for as many tokens as the group has, up to the

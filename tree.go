@@ -78,6 +78,39 @@ func (ls *Limits) isShare(name Name) bool {
 	return ls.members != nil && ls.member(name).role != plainRole
 }
 
+// Share returns the buckets that a request for a key takes from besides its own:
+// the total, and the floor of the id, which is zero if it has none. kept is how
+// many tokens loans leave in the total: the bursts of all floors. ok is false if
+// the limit has no Parent.
+func (ls *Limits) Share(key Key) (total, floor Key, kept int64, ok bool) {
+	m := ls.member(key.Name)
+	if m.role != classRole {
+		return Key{}, Key{}, 0, false
+	}
+	floor, _ = ls.floorOf(m, key.ID)
+	return m.total.Key(""), floor, ls.kept(m.total), true
+}
+
+// kept returns the tokens that loans leave in a total.
+func (ls *Limits) kept(total Name) int64 {
+	if m := ls.member(total); m.role == totalRole {
+		return ls.totals[m.sum].Burst()
+	}
+	return 0
+}
+
+// floorOf returns the floor of an id of a class.
+func (ls *Limits) floorOf(m member, id string) (Key, bool) {
+	if m.floor == 0 {
+		return Key{}, false
+	}
+	key := m.floor.Key(id)
+	if rule, err := ls.resolve(key); err != nil || rule <= blocked {
+		return Key{}, false
+	}
+	return key, true
+}
+
 // floors yields the ids of a class that have a floor, and their rules.
 func (ls *Limits) floors(m member) iter.Seq2[string, uint32] {
 	return func(yield func(string, uint32) bool) {
