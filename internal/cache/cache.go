@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/since"
 	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/internal/table"
@@ -16,9 +17,11 @@ import (
 // Cache has the buckets in memory, and what saves them.
 type Cache struct {
 	directory
-	flusher   *flusher
-	committer *committer
+	flusher *flusher
+	commits *groupcommit.Group[work]
 
+	committed   atomic.Int64 // buckets
+	leases      atomic.Int64 // that commits wrote
 	loads       atomic.Int64
 	loadFailure atomic.Pointer[since.Failure] // of the last load; nil if it succeeded
 	closing     sync.Once
@@ -32,7 +35,7 @@ func New(o Options, limits Limits) *Cache {
 	c.directory.init(limits, o.MaxResident)
 	c.flusher = newFlusher(&c.directory, o)
 	c.flusher.forAll.run, c.flusher.forSpace.run = c.flusher.flushAndWait, c.flusher.makeSpace
-	c.committer = newCommitter(c.flusher, o.Timeout)
+	c.commits = groupcommit.New(o.Timeout, renewalPause, &c.flusher.mu, c.save)
 	return c
 }
 
@@ -87,8 +90,8 @@ func (c *Cache) Close() error {
 		close(c.flusher.stop)
 		<-c.flusher.stopped
 		c.SetLimits(nil, func(s *Shard) { s.Limits = nil })
-		c.committer.Close()
-		c.closeErr = c.flusher.flush(true)
+		c.commits.Close()
+		_, c.closeErr = c.flusher.flush(true)
 		c.flusher.mu.Lock()
 		defer c.flusher.mu.Unlock()
 		c.flusher.closed = true
@@ -177,11 +180,11 @@ type Stats struct {
 func (c *Cache) Stats() Stats {
 	st := Stats{
 		Resident: c.resident.Load(), Loads: c.loads.Load(), Evictions: c.evicted.Load(),
-		Leases: c.committer.leases.Load(),
+		Leases: c.leases.Load(),
 	}
-	commits := c.committer.Stats()
+	commits := c.commits.Stats()
 	st.Commit = SaveStats{
-		commits.Saves, c.committer.buckets.Load(), commits.Failures, commits.Last, commits.Longest, commits.Err,
+		commits.Saves, c.committed.Load(), commits.Failures, commits.Last, commits.Longest, commits.Err,
 	}
 	f := c.flusher
 	f.statusMu.Lock()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint/internal/format"
@@ -46,83 +45,15 @@ import (
 // a lease lasts longer, unless callers spend much faster than tokens come back.
 const renewalPause = 5 * time.Millisecond
 
-// Change is the change that one call made to one bucket, or to its hold.
-type Change struct {
-	Key   Key
-	Shard *Shard
-	Hash  uint64
-
-	From, To int64         // TAT in the slot, or end of the hold
-	Given    Level         // of the caller's own limit; 0: that of the bucket's rule
-	Turn     *queue.Turn   // that joined the queue
-	Turns    []*queue.Turn // that a reset took out of the queue
-	Counted  int           // as allowed, by so many calls of CountLocked
-	Builds   bool          // the answer builds on the TAT, even if From is To
-	Stays    bool          // even if the commit fails
-
-	isHold  bool
-	limits  int  // how many of pending.limits came before it
-	renewal bool // of a lease: no caller waits
-}
-
-// work has what one commit saves, and the changes that it finishes.
-type work struct {
-	saves   []format.Entry
-	changes []Change
-	holds   map[Key]savedHold
-}
-
-// savedHold is the newest hold of a bucket in a commit. A Store may reorder
-// saves, so after the save its index is no longer valid.
-type savedHold struct {
-	index int // in work.saves
-	end   int64
-}
-
-// Batch is the work of one commit.
-type Batch = groupcommit.Batch[work]
-
-// pending is a bucket in a commit that has not ended.
-type pending struct {
-	key     Key
-	batch   *Batch // newest commit of the bucket
-	index   int    // of its change in the batch, until the save
-	tat     int64  // that the batch saves
-	entries int    // changes of the batch to this bucket
-	limits  []limitChange
-	kept    bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
-}
-
-// limitChange is a change of the limit of a pending bucket.
-type limitChange struct {
-	convert func(tat int64) int64
-	noQueue bool
-}
-
-// committer runs the commits of a Limiter.
-type committer struct {
-	*groupcommit.Group[work]
-	flusher *flusher
-	timeout time.Duration
-	buckets atomic.Int64
-	leases  atomic.Int64
-}
-
-func newCommitter(f *flusher, timeout time.Duration) *committer {
-	c := &committer{flusher: f, timeout: timeout}
-	c.Group = groupcommit.New(timeout, renewalPause, &f.mu, c.save)
-	return c
-}
-
 // levelOf returns the level of a rule.
-func (c *committer) levelOf(limits Limits, rule uint32) Level {
+func (c *Cache) levelOf(limits Limits, rule uint32) Level {
 	level, _ := limits.Rule(rule)
 	return cmp.Or(level, c.flusher.level)
 }
 
 // levelFor returns the level of a change to a bucket with a rule. A given
 // limit has no lease, because leases in the file are of the bucket's rule.
-func (c *committer) levelFor(ch *Change, rule uint32) Level {
+func (c *Cache) levelFor(ch *Change, rule uint32) Level {
 	if ch.Given == 0 {
 		return c.levelOf(ch.Shard.Limits, rule)
 	}
@@ -140,7 +71,7 @@ func (s *Shard) leaseOf(b table.Slot) *Lease {
 
 // needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
-func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when need) {
+func (c *Cache) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when need) {
 	s := ch.Shard
 	level := c.levelFor(ch, b.Rule())
 	tail := s.TailLocked(b)
@@ -166,10 +97,6 @@ func (c *committer) needLocked(ch *Change, b table.Slot, now int64) (tat int64, 
 // renews the leases that are due, and returns nil. The shards of all changes are
 // locked, and their buckets have the new TATs.
 func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
-	return c.committer.submitLocked(changes, now)
-}
-
-func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 	most, least, strictest := needNone, Synced, Memory
 	for i := range changes {
 		ch := &changes[i]
@@ -196,8 +123,8 @@ func (c *committer) submitLocked(changes []Change, now int64) *Batch {
 	if most == needNone {
 		return nil
 	}
-	in := c.Lock(most == needFirst)
-	defer c.Unlock()
+	in := c.commits.Lock(most == needFirst)
+	defer c.commits.Unlock()
 	for i := range changes {
 		ch := &changes[i]
 		b, changed := ch.changedLocked()
@@ -255,13 +182,13 @@ func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	}
 	b.Clear(table.Covered) // the store has a lease that the queue needed
 	ch := Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), Given: given}
-	tat, when := c.committer.needLocked(&ch, b, now)
+	tat, when := c.needLocked(&ch, b, now)
 	if when != needFirst {
 		return nil
 	}
-	in := c.committer.Lock(true)
-	defer c.committer.Unlock()
-	c.committer.putLocked(in, &ch, b, tat)
+	in := c.commits.Lock(true)
+	defer c.commits.Unlock()
+	c.putLocked(in, &ch, b, tat)
 	return in
 }
 
@@ -298,7 +225,7 @@ func (c *Cache) ResetLocked(ch Change, now int64) *Batch {
 	if g := ch.Shard.GateLocked(ch.Key); g.heldLocked() {
 		return c.holdLocked(&ch, g, 0, now, true)
 	}
-	return c.committer.submitLocked([]Change{ch}, now)
+	return c.SubmitLocked([]Change{ch}, now)
 }
 
 // holdLocked puts a hold in force, and into a commit. The same commit saves the
@@ -308,13 +235,13 @@ func (c *Cache) holdLocked(ch *Change, g *Gate, end, now int64, reset bool) *Bat
 	hold := Change{Key: ch.Key, Shard: s, Hash: ch.Hash, To: end, isHold: true}
 	g.Hold = end
 	moved := g.Queue.Delay(end)
-	in := c.committer.Lock(true)
-	defer c.committer.Unlock()
-	c.committer.putHoldLocked(in, &hold, g)
+	in := c.commits.Lock(true)
+	defer c.commits.Unlock()
+	c.putHoldLocked(in, &hold, g)
 	if i, ok := s.findLocked(ch.Key, ch.Hash); ok && (moved || reset) {
 		s.MarkDirty(i)
-		tat, _ := c.committer.needLocked(ch, s.At(i), now) // turns may be at other levels than the bucket
-		c.committer.putLocked(in, ch, s.At(i), tat)
+		tat, _ := c.needLocked(ch, s.At(i), now) // turns may be at other levels than the bucket
+		c.putLocked(in, ch, s.At(i), tat)
 	}
 	return in
 }
@@ -357,7 +284,7 @@ func (ch *Change) keepGivenLocked(b table.Slot, level Level) {
 
 // putLocked puts the TAT that the store must get for a bucket into a batch. The
 // caller has locked the batch.
-func (c *committer) putLocked(in *Batch, ch *Change, b table.Slot, tat int64) {
+func (c *Cache) putLocked(in *Batch, ch *Change, b table.Slot, tat int64) {
 	s, w := ch.Shard, &in.Work
 	p := s.pendingLocked(b)
 	if p == nil {
@@ -412,15 +339,15 @@ func (c *Cache) SpendLeasedLocked(s *Shard, i uint32, hash uint64, lease *Lease,
 
 // renewLocked puts the next lease of the bucket in b into a batch.
 func (c *Cache) renewLocked(s *Shard, hash uint64, b table.Slot, tat int64) (late bool) {
-	in := c.committer.Lock(false)
-	defer c.committer.Unlock()
+	in := c.commits.Lock(false)
+	defer c.commits.Unlock()
 	ch := renewalOf(s, hash, b)
-	c.committer.putLocked(in, &ch, b, tat)
-	return c.committer.Late()
+	c.putLocked(in, &ch, b, tat)
+	return c.commits.Late()
 }
 
 // putHoldLocked puts a hold into a batch. It is in force in memory already.
-func (c *committer) putHoldLocked(in *Batch, ch *Change, g *Gate) {
+func (c *Cache) putHoldLocked(in *Batch, ch *Change, g *Gate) {
 	w := &in.Work
 	saved, ok := w.holds[ch.Key]
 	if !ok {
@@ -449,13 +376,13 @@ func (c *Cache) Await(ctx context.Context, begun time.Time, in *Batch) error {
 	case errors.Is(err, groupcommit.ErrStopped):
 		return fmt.Errorf("%w: %w: %w, and the commit may still succeed", ErrNotDurable, err, ctx.Err())
 	case errors.Is(err, groupcommit.ErrTimeout):
-		return fmt.Errorf("%w: %w: %v have passed, and the commit may still succeed", ErrNotDurable, err, c.committer.timeout)
+		return fmt.Errorf("%w: %w: %v have passed, and the commit may still succeed", ErrNotDurable, err, c.flusher.timeout)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, err)
 }
 
 // save saves a batch and finishes its changes. flusher.mu is held.
-func (c *committer) save(in *Batch) error {
+func (c *Cache) save(in *Batch) error {
 	w := &in.Work
 	n := len(w.saves)
 	if n > 0 {
@@ -464,7 +391,7 @@ func (c *committer) save(in *Batch) error {
 	err := c.flusher.save(w.saves)
 	c.flusher.committed(err)
 	if err == nil {
-		c.buckets.Add(int64(n))
+		c.committed.Add(int64(n))
 	}
 	const ahead = 8 // changes whose slots are being fetched
 	now := c.flusher.clock.Now()
@@ -488,7 +415,7 @@ func (c *committer) save(in *Batch) error {
 }
 
 // finishLocked notes how the commit of a change to a bucket ended.
-func (c *committer) finishLocked(ch *Change, in *Batch, now int64, err error) {
+func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	s := ch.Shard
 	i, ok := s.findLocked(ch.Key, ch.Hash)
 	if !ok {

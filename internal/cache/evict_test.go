@@ -93,7 +93,8 @@ func TestFlushEvicts(t *testing.T) {
 		r.put(fmt.Sprint(i))
 	}
 	r.flusher.waiting.Store(1)
-	require.NoError(t, r.flusher.flush(false))
+	_, err := r.flusher.flush(false)
+	require.NoError(t, err)
 	require.LessOrEqual(t, r.Stats().Resident, int64(30)) // a removal may move a slot past the hand
 }
 

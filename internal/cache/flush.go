@@ -32,7 +32,7 @@ func (f *flusher) run() {
 		if skip -= f.interval; skip > 0 {
 			continue
 		}
-		if f.flush(false) != nil {
+		if _, err := f.flush(false); err != nil {
 			wait = min(max(2*wait, f.interval), longestBackoff)
 			skip = wait
 		} else {
@@ -77,15 +77,8 @@ func (f *flusher) saveSize() int {
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
 // not survive a crash, and exact TATs in place of leases. Close, Flush
-// and SetOverrides set it.
-func (f *flusher) flush(all bool) error {
-	_, err := f.flushParts(all)
-	return err
-}
-
-// flushParts is flush. It also returns the commits of the buckets that it left
-// out.
-func (f *flusher) flushParts(all bool) (skipped []*Batch, err error) {
+// and SetOverrides set it. It returns the commits of the buckets that it left out.
+func (f *flusher) flush(all bool) (skipped []*Batch, err error) {
 	var errs []error
 	for at, first := (place{}), true; !at.end; first = false {
 		f.mu.Lock()
@@ -131,7 +124,7 @@ func (f *flusher) flushAndWait() error {
 	// The second flush, or a later commit, saves tokens that were spent after
 	// the bucket joined a commit.
 	for second := range 2 {
-		skipped, err := f.flushParts(true)
+		skipped, err := f.flush(true)
 		for _, b := range skipped {
 			<-b.Done()
 			if second == 1 {
