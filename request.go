@@ -592,8 +592,12 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 // askedOf returns the key that the caller asked for in the request to which rs[at]
 // belongs: not its total or floor.
 func askedOf(rs []request, at int) Key {
-	i := slices.IndexFunc(rs, func(r request) bool { return !r.added && r.at == rs[at].at })
-	return rs[i].key
+	for i := range rs {
+		if r := &rs[i]; !r.added && r.at == rs[at].at {
+			return r.key
+		}
+	}
+	return Key{}
 }
 
 // spot is a bucket in memory, with the decision on it.

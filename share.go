@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
@@ -34,12 +33,15 @@ func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, e
 		if at, err = l.lockFound(rs); err != nil {
 			return rs, false, at, err
 		}
-		if !slices.ContainsFunc(rs, func(r request) bool {
-			return r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name)
-		}) {
+		again := false // limits have come that made a request a share
+		for i := range rs {
+			r := &rs[i]
+			again = again || r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name)
+		}
+		if !again {
 			return rs, oneTotal, 0, nil
 		}
-		unlockAll(rs) // limits have come that made it a share
+		unlockAll(rs)
 	}
 }
 
