@@ -311,10 +311,14 @@ func (l *Limiter) submitAll(
 		}
 		return nil, Key{}, nil
 	}
-	var few [4]request
-	rs := few[:min(len(reqs), len(few))]
-	if len(reqs) > len(few) {
-		rs = make([]request, len(reqs))
+	var rs []request
+	switch n := len(reqs); { // the first two are on the stack, and as short as they can be
+	case n == 1 && !l.isShare(reqs[0].Key.Name):
+		rs = make([]request, 1)
+	case n <= 4:
+		rs = make([]request, 4)[:n]
+	default:
+		rs = make([]request, n)
 	}
 	for i := range reqs {
 		r, req := &rs[i], &reqs[i]

@@ -237,11 +237,12 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			if a.shard != nil && l.fastPathEach(a, r, d) != fastDeclined {
 				continue
 			}
-			one := *r
-			if one.Mode == SpendOnly { // it is alone
-				one.Mode = CheckAndSpend
+			one := part[i : i+1]
+			if r.Mode == SpendOnly { // it is alone
+				one = []Request{*r}
+				one[0].Mode = CheckAndSpend
 			}
-			in, _, err := l.submitAll([]Request{one}, d, nil, opSpend, answers.full)
+			in, _, err := l.submitAll(one, d, nil, opSpend, answers.full)
 			if err = l.failed(r.Key, err); err != nil {
 				*d = Decision{}
 			}
