@@ -89,6 +89,9 @@ func TestLockAllTogether(t *testing.T) {
 					at = append(at, &shards[i])
 				}
 				locked := LockAll(at)
+				if len(locked) != len(order) {
+					t.Error("locked only ", len(locked))
+				}
 				for _, i := range order {
 					spent[i]++
 				}
