@@ -48,6 +48,21 @@ func TestCommit(t *testing.T) {
 	run := func(name string, opts Options, test func(t *testing.T, r *rig)) {
 		t.Run(name, func(t *testing.T) { inBubble(t, hundred, opts, test) })
 	}
+	run("stats", late, func(t *testing.T, r *rig) {
+		r.take(synced.Key("a"), 1)
+		_, err := r.SpendAll(synced.Key("a").Cost(1), synced.Key("b").Cost(1), leased.Key("c").Cost(1))
+		require.NoError(t, err)
+		st := r.Stats()
+		require.Equal(t, []int64{2, 4, 0, 1}, []int64{st.Commit.Saves, st.Commit.Buckets, st.Commit.Failures, st.Leases})
+		require.NoError(t, st.Commit.Err)
+		r.disk.on(func(storeOp) error { return errDisk })
+		_, err = r.Spend(synced.Key("a"), 1)
+		require.ErrorIs(t, err, ErrNotDurable)
+		r.disk.on(nil)
+		st = r.Stats()
+		require.Equal(t, []int64{2, 4, 1}, []int64{st.Commit.Saves, st.Commit.Buckets, st.Commit.Failures})
+		require.ErrorIs(t, st.Commit.Err, errDisk)
+	})
 	run("timeouts leave no goroutines", late, func(t *testing.T, r *rig) {
 		key, held := synced.Key("a"), flushed.Key("a")
 		r.disk.shut()

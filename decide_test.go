@@ -71,12 +71,17 @@ func TestErrors(t *testing.T) {
 		"Wait":  func(key Key, cost int64) (Decision, error) { return none(errorOf(r.Wait(t.Context(), key.Cost(cost)))) },
 		"Reset": func(key Key, _ int64) (Decision, error) { return none(r.Reset(key)) },
 		"Hold":  func(key Key, _ int64) (Decision, error) { return none(errorOf(r.Hold(key, r.Now().Add(1)))) },
+		"Raise": func(key Key, _ int64) (Decision, error) { return none(errorOf(r.Raise(key.Cost(1), r.Now()))) },
 	}
-	count := func() (n int64) {
-		for _, ls := range r.Stats().Limits {
-			n += ls.Errors
+	count := func(name Name) (all, ofName int64) {
+		st := r.Stats().Limits
+		for _, ls := range st {
+			all += ls.Errors
 		}
-		return n
+		if _, declared := r.Limits().Spec(name); !declared {
+			name = Unknown
+		}
+		return all, st[name].Errors
 	}
 	for _, tc := range []struct {
 		name string
@@ -100,16 +105,18 @@ func TestErrors(t *testing.T) {
 			switch {
 			case strings.HasPrefix(call, "Refund") && tc.want == ErrCostOverBurst:
 				continue
-			case (call == "Reset" || call == "Hold") && (tc.want == ErrCostOverBurst || tc.want == ErrNegativeCost):
+			case (call == "Reset" || call == "Hold" || call == "Raise") && (tc.want == ErrCostOverBurst || tc.want == ErrNegativeCost):
 				continue
 			}
 			t.Run(call+"/"+tc.name, func(t *testing.T) {
-				before := count()
+				all, ofName := count(tc.key.Name)
 				d, err := f(tc.key, tc.cost)
 				require.ErrorIs(t, err, tc.want)
 				require.True(t, strings.HasPrefix(err.Error(), "stint: ") || call == "DoEach", "%v", err)
 				require.Zero(t, d)
-				require.Equal(t, before+1, count())
+				isAll, isOfName := count(tc.key.Name)
+				require.Equal(t, all+1, isAll)
+				require.Equal(t, ofName+1, isOfName)
 			})
 		}
 	}
