@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -22,9 +20,8 @@ type Client struct {
 	Wait    bool          // a request waits for its tokens
 	MaxHold time.Duration // how long a server can keep the client away; 0 means 24 hours
 
-	mu       sync.Mutex // guards refusals and sweepAt
+	mu       sync.Mutex // guards refusals
 	refusals map[stint.Key]refusal
-	sweepAt  int // forget old refusals when there are so many
 }
 
 // A Turn is a request that may be sent, because it has spent its tokens.
@@ -142,6 +139,9 @@ const (
 	lastBackoff  = time.Hour
 )
 
+// maxRefusals is how many buckets a Client remembers to have refused.
+const maxRefusals = 1 << 16
+
 // refusal is a bucket's last refusal that gave no time.
 type refusal struct {
 	wait  time.Duration
@@ -181,39 +181,18 @@ func (c *Client) backOff(key stint.Key, sent, now time.Time, most time.Duration)
 	if sent.Before(last.until) {
 		return last.until.Sub(now)
 	}
-	if len(c.refusals) >= max(c.sweepAt, 1000) {
-		c.sweepLocked(now)
-	}
 	if c.refusals == nil {
 		c.refusals = make(map[stint.Key]refusal)
+	}
+	for old := range c.refusals { // its hold stays; its next one is a second again
+		if len(c.refusals) < maxRefusals {
+			break
+		}
+		delete(c.refusals, old)
 	}
 	wait := min(max(2*last.wait, firstBackoff), most)
 	c.refusals[key] = refusal{wait, now.Add(wait), last.total + wait}
 	return wait
-}
-
-// maxRefusals is how many buckets a Client remembers to have refused.
-const maxRefusals = 1 << 16
-
-// sweepLocked forgets the refusals whose holds ended over an hour ago. Others
-// still count, because the time doubles even if the host is asked only a while
-// after its hold. If too many are left, it forgets the half that ended first.
-// The next sweep is so late that a refusal costs the same, however many buckets
-// refuse.
-func (c *Client) sweepLocked(now time.Time) {
-	over := now.Add(-lastBackoff)
-	if len(c.refusals) >= maxRefusals {
-		ends := make([]time.Time, 0, len(c.refusals))
-		for _, f := range c.refusals {
-			ends = append(ends, f.until)
-		}
-		slices.SortFunc(ends, time.Time.Compare)
-		if middle := ends[len(ends)/2]; middle.After(over) {
-			over = middle
-		}
-	}
-	maps.DeleteFunc(c.refusals, func(_ stint.Key, f refusal) bool { return !f.until.After(over) })
-	c.sweepAt = min(2*len(c.refusals), maxRefusals)
 }
 
 // endBackOff ends the doubling after a success, unless the request was sent
