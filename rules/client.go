@@ -27,9 +27,7 @@ type Client struct {
 // A Turn is a request that may be sent, because it has spent its tokens.
 type Turn struct {
 	client *Client
-	key    stint.Key
-	cost   int64
-	spent  time.Time // no later than the spend
+	took   stint.Request // its Spent is no later than the spend
 	sent   time.Time
 }
 
@@ -66,7 +64,7 @@ func (c *Client) Begin(ctx context.Context, key stint.Key, cost int64) (*Turn, e
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	t := &Turn{client: c, key: key, cost: cost}
+	t := &Turn{client: c, took: key.Cost(cost)}
 	if err := t.spend(ctx); err != nil {
 		return nil, err
 	}
@@ -85,7 +83,7 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 	var d stint.Decision
 	var why error
 	if t.client.Wait {
-		t.spent, err = lim.Wait(ctx, t.key.Cost(t.cost))
+		t.took.Spent, err = lim.Wait(ctx, t.took)
 		switch {
 		case errors.Is(err, stint.ErrQueueFull):
 			why = stint.ErrQueueFull
@@ -96,10 +94,11 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		default:
 			return err
 		}
-		d, err = ask(context.Background(), lim, stint.Request{Key: t.key, Cost: t.cost, Mode: stint.CheckOnly})
+		d, err = ask(context.Background(), lim, stint.Request{Key: t.took.Key, Cost: t.took.Cost, Mode: stint.CheckOnly})
 	} else {
-		t.spent = lim.Now()
-		if d, err = ask(context.Background(), lim, t.key.Cost(t.cost)); d.Allowed {
+		now := lim.Now()
+		if d, err = ask(context.Background(), lim, t.took); d.Allowed {
+			t.took.Spent = now
 			return err
 		}
 		if d.Limit.IsBlocked() {
@@ -109,20 +108,20 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return &QuotaError{Key: t.key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+	return &QuotaError{Key: t.took.Key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
 }
 
 // Refund returns the tokens of a request that no server can have seen, except
 // those that time has brought back.
 func (t *Turn) Refund() error {
-	_, err := t.client.Limiter.Refund(stint.Request{Key: t.key, Cost: t.cost, Spent: t.spent})
+	_, err := t.client.Limiter.Refund(t.took)
 	return err
 }
 
 // Settle replaces the cost of a request, which was an upper bound, by the true
 // one, as far as the bucket has the tokens. short is how many were missing.
 func (t *Turn) Settle(cost int64) (short int64, err error) {
-	short, _, err = spentBound{t.key, t.cost, t.spent}.replace(t.client.Limiter, cost)
+	short, _, err = replaceBound(t.client.Limiter, t.took, cost)
 	return short, err
 }
 
@@ -162,12 +161,12 @@ func (t *Turn) Obey(a Answer) error {
 	}
 	now, most := c.Limiter.Now(), cmp.Or(c.MaxHold, 24*time.Hour)
 	if a.Refused && a.Wait == 0 {
-		a.Wait = c.backOff(t.key, t.sent, now, min(most, lastBackoff))
+		a.Wait = c.backOff(t.took.Key, t.sent, now, min(most, lastBackoff))
 	}
 	if a.Wait <= 0 {
 		return nil
 	}
-	_, err := c.Limiter.Hold(t.key, now.Add(min(a.Wait, most)))
+	_, err := c.Limiter.Hold(t.took.Key, now.Add(min(a.Wait, most)))
 	return err
 }
 
@@ -200,19 +199,19 @@ func (c *Client) backOff(key stint.Key, sent, now time.Time, most time.Duration)
 // because the server would refuse a burst.
 func (c *Client) endBackOff(t *Turn) error {
 	c.mu.Lock()
-	last, ok := c.refusals[t.key]
+	last, ok := c.refusals[t.took.Key]
 	if ok = ok && !t.sent.Before(last.until); ok {
-		delete(c.refusals, t.key)
+		delete(c.refusals, t.took.Key)
 	}
 	c.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	d, err := ask(context.Background(), c.Limiter, stint.Request{Key: t.key, Mode: stint.CheckOnly})
+	d, err := ask(context.Background(), c.Limiter, stint.Request{Key: t.took.Key, Mode: stint.CheckOnly})
 	if err != nil || d.Limit.Count == 0 || d.Limit.FollowsCalendar() { // then no token came back with time
 		return err
 	}
 	back := int64(last.total / d.Limit.Interval())
-	_, err = ask(context.Background(), c.Limiter, stint.Request{Key: t.key, Cost: back, Mode: stint.UpTo})
+	_, err = ask(context.Background(), c.Limiter, stint.Request{Key: t.took.Key, Cost: back, Mode: stint.UpTo})
 	return err
 }

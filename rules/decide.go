@@ -100,6 +100,11 @@ func (p *Pass[R, O]) stamp() {
 // decides reports whether the rule takes part in the decision of the Limiter.
 func (a *part[R, O]) decides() bool { return !a.Shadow && a.state == pending }
 
+// took returns what the rule has spent, for Refund.
+func (a *part[R, O]) took() stint.Request {
+	return a.RuleKey.Cost(a.Cost).SpentAt(time.Unix(0, a.begun))
+}
+
 // asked has the arguments of a call. A Decider may keep
 // them until the call returns.
 type asked struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -288,21 +289,19 @@ func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 
 // refund returns the tokens of the rules that refund the outcome.
 func (p *Pass[R, O]) refund(outcome O) {
-	var asked, back []*part[R, O] // first all are asked, because a function of the user may panic
+	var back []*part[R, O] // first all are asked, because a function of the user may panic
 	var reqs []stint.Request
 	for i := range p.parts {
 		if a := &p.parts[i]; a.rule.Refund != nil && a.rule.Refund(outcome) {
-			asked = append(asked, a)
-		}
-	}
-	for _, a := range asked {
-		p.mu.Lock()
-		if a.to(refund) {
 			back = append(back, a)
-			reqs = append(reqs, stint.Request{Key: a.RuleKey, Cost: a.Cost, Spent: time.Unix(0, a.begun)})
 		}
-		p.mu.Unlock()
 	}
+	p.mu.Lock()
+	back = slices.DeleteFunc(back, func(a *part[R, O]) bool { return !a.to(refund) })
+	for _, a := range back {
+		reqs = append(reqs, a.took())
+	}
+	p.mu.Unlock()
 	if len(reqs) == 0 {
 		return
 	}

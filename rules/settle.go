@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/stint-go/stint"
 )
@@ -92,8 +91,7 @@ func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err e
 	if was.state != spent {
 		return cost, nil
 	}
-	bound := spentBound{was.RuleKey, was.Cost, time.Unix(0, was.begun)}
-	short, d, err := bound.replace(p.door.lim, cost)
+	short, d, err := replaceBound(p.door.lim, was.took(), cost)
 	if err != nil {
 		return max(0, cost-was.Cost), fmt.Errorf("rules: Settle: %w", err)
 	}
@@ -104,32 +102,26 @@ func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err e
 	return short, nil
 }
 
-// spentBound is what a request has spent before its cost was known.
-type spentBound struct {
-	key  stint.Key
-	cost int64
-	at   time.Time // no later than the spend, by the Limiter's clock
-}
-
-// replace returns the tokens that a request did not use, or spends those that
-// it used beside the bound, as far as the bucket has them. short is how many it
-// does not have. A bound that is returned after a while brings no token back
-// that time has brought back already, as stint.Request.Spent says.
+// replaceBound returns the tokens that a request did not use of its bound, which it
+// has spent, or spends those that it used beside it, as far as the bucket has them.
+// short is how many it does not have. bound.Spent is no later than the spend: what
+// time has brought back since does not return again.
 //
 // The Decision is the state after that. After an error the bound stays spent,
 // and short is what the request used beside it; after stint.ErrNotDurable, or
 // if a Decider lost an answer, more may be spent.
-func (b spentBound) replace(lim stint.Decider, cost int64) (short int64, d stint.Decision, err error) {
-	switch more := cost - b.cost; {
+func replaceBound(lim stint.Decider, bound stint.Request, cost int64) (short int64, d stint.Decision, err error) {
+	switch more := cost - bound.Cost; {
 	case cost < 0:
-		return 0, d, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, cost, b.key)
+		return 0, d, fmt.Errorf("%w: %d for %v", stint.ErrNegativeCost, cost, bound.Key)
 	case more < 0:
-		d, err = lim.Refund(stint.Request{Key: b.key, Cost: -more, Spent: b.at})
+		bound.Cost = -more
+		d, err = lim.Refund(bound)
 		return 0, d, err
 	case more > 0:
-		d, err = ask(context.Background(), lim, stint.Request{Key: b.key, Cost: more, Mode: stint.UpTo})
+		d, err = ask(context.Background(), lim, stint.Request{Key: bound.Key, Cost: more, Mode: stint.UpTo})
 		return more - d.Taken, d, err
 	}
-	d, err = ask(context.Background(), lim, stint.Request{Key: b.key, Mode: stint.CheckOnly})
+	d, err = ask(context.Background(), lim, stint.Request{Key: bound.Key, Mode: stint.CheckOnly})
 	return 0, d, err
 }
