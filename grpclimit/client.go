@@ -111,8 +111,8 @@ func (c *client) unary(
 		c.failed(ctx, turn.Refund())
 	}
 	c.obey(ctx, turn, err)
-	if err == nil && c.opts.Settle != nil {
-		c.opts.Settle(ctx, reply, c.settles(ctx, turn))
+	if err == nil {
+		c.settle(ctx, turn, reply)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (c *client) stream(
 		c.obey(ctx, turn, err)
 		return nil, err
 	}
-	return &clientStream{ClientStream: cs, client: c, turn: turn, done: c.settles(ctx, turn), one: !desc.ServerStreams}, nil
+	return &clientStream{ClientStream: cs, client: c, turn: turn, one: !desc.ServerStreams}, nil
 }
 
 // clientStream obeys the status at the end of a stream.
@@ -139,7 +139,6 @@ type clientStream struct {
 	grpc.ClientStream
 	client *client
 	turn   *rules.Turn
-	done   func(cost int64)
 	one    bool // the server sends one message, and gRPC does not receive again for the status
 	once   sync.Once
 }
@@ -150,21 +149,22 @@ func (s *clientStream) RecvMsg(msg any) error {
 	if err != nil || s.one {
 		s.once.Do(func() { s.client.obey(s.Context(), s.turn, err) })
 	}
-	if err == nil && s.client.opts.Settle != nil {
-		s.client.opts.Settle(s.Context(), msg, s.done)
+	if err == nil {
+		s.client.settle(s.Context(), s.turn, msg)
 	}
 	return err
 }
 
-// settles returns the function that Settle passes the true cost of a call to.
-func (c *client) settles(ctx context.Context, turn *rules.Turn) func(cost int64) {
-	var once sync.Once
-	return func(cost int64) {
-		once.Do(func() {
-			_, err := turn.Settle(cost)
-			c.failed(ctx, err)
-		})
+// settle lets the program find the true cost of a call in a message of the server.
+func (c *client) settle(ctx context.Context, turn *rules.Turn, msg any) {
+	if c.opts.Settle == nil {
+		return
 	}
+	c.opts.Settle(ctx, msg, func(cost int64) {
+		if _, err := turn.Settle(cost); !errors.Is(err, rules.ErrSettled) {
+			c.failed(ctx, err)
+		}
+	})
 }
 
 // begin spends the tokens of a call. The error says why the call must not be sent.

@@ -114,8 +114,8 @@ type Transport struct {
 	// response, and passes the true cost to done, at once if a field has it, or
 	// later: it may replace the Body by one that calls done at its end. If it does
 	// not call done, the bound stays spent. Only the first call counts. Errors of
-	// the Limiter, and a negative cost, go to OnError. nil means that Cost is the
-	// true cost.
+	// the Limiter go to OnError, and so does a negative cost, which may be corrected.
+	// nil means that Cost is the true cost.
 	Settle func(res *http.Response, done func(cost int64))
 
 	// Base sends the requests; nil means http.DefaultTransport.
@@ -193,13 +193,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		t.failed(r, err)
 	}
 	if t.Settle != nil {
-		var once sync.Once
 		t.Settle(res, func(cost int64) {
-			once.Do(func() {
-				if _, err := turn.Settle(cost); err != nil {
-					t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
-				}
-			})
+			if _, err := turn.Settle(cost); err != nil && !errors.Is(err, rules.ErrSettled) {
+				t.failed(r, fmt.Errorf("httplimit: Settle: %w", err))
+			}
 		})
 	}
 	return res, nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -26,9 +27,10 @@ type Client struct {
 
 // A Turn is a request that may be sent, because it has spent its tokens.
 type Turn struct {
-	client *Client
-	took   stint.Request // its Spent is no later than the spend
-	sent   time.Time
+	client  *Client
+	took    stint.Request // its Spent is no later than the spend
+	sent    time.Time
+	settled atomic.Bool // by Refund or Settle
 }
 
 // A QuotaError says that a request was not sent, and when it may be.
@@ -112,15 +114,24 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 }
 
 // Refund returns the tokens of a request that no server can have seen, except
-// those that time has brought back.
+// those that time has brought back. Of Refund and Settle the first call counts. The
+// others return ErrSettled.
 func (t *Turn) Refund() error {
+	if t.settled.Swap(true) {
+		return ErrSettled
+	}
 	_, err := t.client.Limiter.Refund(t.took)
 	return err
 }
 
 // Settle replaces the cost of a request, which was an upper bound, by the true
-// one, as far as the bucket has the tokens. short is how many were missing.
+// one, as far as the bucket has the tokens. short is how many were missing. Only
+// the first call counts, as with Refund. A negative cost is stint.ErrNegativeCost,
+// and may be corrected.
 func (t *Turn) Settle(cost int64) (short int64, err error) {
+	if cost >= 0 && t.settled.Swap(true) {
+		return 0, ErrSettled
+	}
 	short, _, err = replaceBound(t.client.Limiter, t.took, cost)
 	return short, err
 }

@@ -91,3 +91,25 @@ func TestTurnRefund(t *testing.T) {
 		}
 	}
 }
+
+// A Turn returns its tokens once: two that settle it, such as a handler and what is
+// deferred, would otherwise let tokens into the bucket that nobody has spent.
+func TestTurnSettlesOnce(t *testing.T) {
+	for name, second := range map[string]func(*Turn) error{
+		"Settle": func(turn *Turn) error { _, err := turn.Settle(1); return err },
+		"Refund": (*Turn).Refund,
+	} {
+		lim := newLimiter(t)
+		c := &Client{Limiter: lim}
+		_, err := lim.Spend(ofA.Key("x"), 1)
+		require.NoError(t, err)
+		turn, err := c.Begin(t.Context(), ofA.Key("x"), 2)
+		require.NoError(t, err)
+		_, err = turn.Settle(1)
+		require.NoError(t, err)
+		require.ErrorIs(t, second(turn), ErrSettled, name)
+		b, err := lim.Bucket(ofA.Key("x"))
+		require.NoError(t, err)
+		require.EqualValues(t, 2, b.Limit.Burst-b.Remaining, name)
+	}
+}
