@@ -15,8 +15,8 @@ type part[R Request, O any] struct {
 	Decision
 	rule  *Rule[R, O]
 	bound *Rule[R, O] // whose bound on requests in flight counts
-	place place
-	begun int64 // an instant before the spend, if the rule needs it
+	place *entry      // nil if it has none
+	begun int64       // an instant before the spend, if the rule needs it
 	state state
 }
 
@@ -75,7 +75,7 @@ func (a *part[R, O]) enter(ctx context.Context, lim stint.Decider) bool {
 			most: a.InFlight.Limit, wait: a.bound.InFlightWait, queue: a.bound.InFlightQueue})
 	}
 	a.InFlight.Running = state.Running
-	if a.place.taken() {
+	if a.place != nil {
 		a.InFlight.Denied = state.Running > a.InFlight.Limit
 		return true
 	}

@@ -173,9 +173,9 @@ func (p *Pass[R, O]) Leave() {
 // leaveLocked gives the places back. A pass that is not kept needs no lock.
 func (p *Pass[R, O]) leaveLocked() {
 	for i := range p.parts {
-		if a := &p.parts[i]; a.place.taken() {
+		if a := &p.parts[i]; a.place != nil {
 			a.place.leave()
-			a.place = place{}
+			a.place = nil
 		}
 	}
 }

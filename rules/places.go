@@ -45,11 +45,13 @@ type chain struct {
 	spare *entry // saves an allocation; guarded by mu
 }
 
-// entry is guarded by the mu of its chain.
+// entry is guarded by the mu of its chain. A request that has a place has a
+// pointer to it, and gives it back with leave.
 type entry struct {
+	chain   *chain
 	key     bucket
 	running int64
-	queue   *list.List // of *waiter, first come first; nil if none waits
+	queue   list.List // of *waiter, first come first
 	next    *entry
 }
 
@@ -59,96 +61,81 @@ type waiter struct {
 	enter chan struct{} // closed under mu when the request has its place
 }
 
-// A place is what leave gives back. The zero place is none.
-type place struct {
-	chain *chain
-	entry *entry
-}
-
 func newPlaces() *places { return &places{seed: maphash.MakeSeed()} }
 
 func (t *places) chain(key bucket) *chain {
 	return &t.chains[maphash.Comparable(t.seed, key)%uint64(len(t.chains))]
 }
 
-// enter takes a place of a key, or returns the zero place if there is none. It
-// waits for one as long as b and ctx allow. No request passes those that wait
-// already, even if its own bound is higher. ctx is used only to wait.
-func (t *places) enter(ctx context.Context, key bucket, b bound) (place, Running) {
+// enter takes a place of a key, or returns nil if there is none. It waits for one
+// as long as b and ctx allow. No request passes those that wait already, even if
+// its own bound is higher. ctx is used only to wait.
+func (t *places) enter(ctx context.Context, key bucket, b bound) (*entry, Running) {
 	c := t.chain(key)
 	c.mu.Lock()
 	e := c.findLocked(key)
-	if e.queue == nil && e.running < b.most {
+	if e.queue.Len() == 0 && e.running < b.most {
 		e.running++
 		running := e.running
 		c.mu.Unlock()
-		return place{c, e}, Running{Key: key.key, Running: running}
+		return e, Running{Key: key.key, Running: running}
 	}
-	if b.wait <= 0 || b.most < 1 || e.waiting() >= b.queue || ctx.Err() != nil {
-		defer c.mu.Unlock()
-		defer c.tidyLocked(e)
-		return place{}, e.state()
+	defer c.mu.Unlock()
+	defer c.tidyLocked(e)
+	if b.wait <= 0 || b.most < 1 || e.queue.Len() >= b.queue || ctx.Err() != nil {
+		return nil, e.state()
 	}
 	w := &waiter{most: b.most, enter: make(chan struct{})}
-	if e.queue == nil {
-		e.queue = list.New()
-	}
 	at := e.queue.PushBack(w)
 	c.mu.Unlock()
-	return c.await(ctx, e, b.wait, at)
-}
-
-// await waits for the turn of a waiter.
-func (c *chain) await(
-	ctx context.Context, e *entry, wait time.Duration, at *list.Element,
-) (place, Running) {
-	w := at.Value.(*waiter)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	ended := false
-	select {
-	case <-w.enter:
-	case <-timer.C:
-	case <-ctx.Done():
-		ended = true
-	}
+	ended := w.await(ctx, b.wait)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	select {
 	case <-w.enter:
 		if !ended {
-			return place{c, e}, e.state()
+			return e, e.state()
 		}
 		e.running-- // the place is for the next one
 	default:
 		e.queue.Remove(at)
 	}
-	e.admit()
-	defer c.tidyLocked(e)
-	return place{}, e.state()
+	e.admitLocked()
+	return nil, e.state()
+}
+
+// await waits for the turn of a waiter, or for as long as it may. It reports
+// whether the context has ended.
+func (w *waiter) await(ctx context.Context, most time.Duration) (ended bool) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-w.enter:
+	case <-timer.C:
+	case <-ctx.Done():
+		return true
+	}
+	return false
 }
 
 // force takes a place of a key, however many requests run.
-func (t *places) force(key bucket) (place, Running) {
+func (t *places) force(key bucket) (*entry, Running) {
 	c := t.chain(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.findLocked(key)
 	e.running++
-	return place{c, e}, e.state()
+	return e, e.state()
 }
 
-// leave gives a place back. Call it once for each place that is not zero.
-func (p place) leave() {
-	p.chain.mu.Lock()
-	p.entry.running--
-	p.entry.admit()
-	p.chain.tidyLocked(p.entry)
-	p.chain.mu.Unlock()
+// leave gives a place back. Call it once for each place.
+func (e *entry) leave() {
+	c := e.chain
+	c.mu.Lock()
+	e.running--
+	e.admitLocked()
+	c.tidyLocked(e)
+	c.mu.Unlock()
 }
-
-// taken reports whether the place is not the zero one.
-func (p place) taken() bool { return p.entry != nil }
 
 // findLocked returns the entry of a key, and adds one if there is none.
 func (c *chain) findLocked(key bucket) *entry {
@@ -159,7 +146,7 @@ func (c *chain) findLocked(key bucket) *entry {
 	}
 	e := c.spare
 	if c.spare = nil; e == nil {
-		e = new(entry)
+		e = &entry{chain: c}
 	}
 	e.key, e.next = key, c.first
 	c.first = e
@@ -168,7 +155,7 @@ func (c *chain) findLocked(key bucket) *entry {
 
 // tidyLocked removes an entry if nothing runs or waits.
 func (c *chain) tidyLocked(e *entry) {
-	if e.running > 0 || e.queue != nil {
+	if e.running > 0 || e.queue.Len() > 0 {
 		return
 	}
 	at := &c.first
@@ -176,18 +163,13 @@ func (c *chain) tidyLocked(e *entry) {
 		at = &(*at).next
 	}
 	*at = e.next
-	*e = entry{}
+	*e = entry{chain: c}
 	c.spare = e
 }
 
-// admit lets the first waiters in, as far as there are places.
-func (e *entry) admit() {
-	for e.queue != nil {
-		first := e.queue.Front()
-		if first == nil {
-			e.queue = nil
-			return
-		}
+// admitLocked lets the first waiters in, as far as there are places.
+func (e *entry) admitLocked() {
+	for first := e.queue.Front(); first != nil; first = e.queue.Front() {
 		w := first.Value.(*waiter)
 		if e.running >= w.most {
 			return
@@ -198,14 +180,7 @@ func (e *entry) admit() {
 	}
 }
 
-func (e *entry) waiting() int {
-	if e.queue == nil {
-		return 0
-	}
-	return e.queue.Len()
-}
-
-func (e *entry) state() Running { return Running{e.key.key, e.running, e.waiting()} }
+func (e *entry) state() Running { return Running{e.key.key, e.running, e.queue.Len()} }
 
 // Running has the requests of a key that run or wait for their place.
 type Running struct {

@@ -31,7 +31,7 @@ func TestEnterInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 1000
 		table := newPlaces()
-		inside := make(chan place, 8+waiters)
+		inside := make(chan *entry, 8+waiters)
 		for range 8 {
 			place, _ := table.force(one)
 			inside <- place
@@ -50,7 +50,7 @@ func TestEnterInOrder(t *testing.T) {
 		}
 		require.Empty(t, order)
 		place, state := table.enter(t.Context(), one, bound{most: 1e6})
-		require.False(t, place.taken(), "none passes the queue")
+		require.Nil(t, place, "none passes the queue")
 		require.Equal(t, Running{one.key, 8, waiters}, state)
 		for range 8 + waiters {
 			(<-inside).leave()
@@ -71,7 +71,7 @@ func TestEnterEnds(t *testing.T) {
 		table := newPlaces()
 		running, _ := table.force(one)
 		ctx, cancel := context.WithCancel(t.Context())
-		results := make(chan place, 3)
+		results := make(chan *entry, 3)
 		enter := func(ctx context.Context, b bound) {
 			go func() {
 				place, _ := table.enter(ctx, one, b)
@@ -83,25 +83,25 @@ func TestEnterEnds(t *testing.T) {
 		enter(t.Context(), bound{most: 1, wait: time.Minute, queue: 3})
 		enter(t.Context(), bound{most: 2, wait: time.Hour, queue: 3})
 		none, state := table.enter(t.Context(), one, bound{most: 2, wait: time.Hour, queue: 3})
-		require.False(t, none.taken(), "three wait already")
+		require.Nil(t, none, "three wait already")
 		require.Equal(t, Running{one.key, 1, 3}, state)
 
 		cancel()
-		require.False(t, (<-results).taken())
-		require.False(t, (<-results).taken(), "after a minute")
+		require.Nil(t, <-results)
+		require.Nil(t, <-results, "after a minute")
 		last := <-results
-		require.True(t, last.taken(), "the last one may enter beside one that runs")
+		require.NotNil(t, last, "the last one may enter beside one that runs")
 		last.leave()
 		running.leave()
 		requireEmpty(t, table)
 
 		place, _ := table.enter(ctx, one, bound{most: 1})
-		require.True(t, place.taken(), "a place that is free needs no wait")
+		require.NotNil(t, place, "a place that is free needs no wait")
 		none, _ = table.enter(ctx, one, bound{most: 1, wait: time.Hour, queue: 1})
-		require.False(t, none.taken(), "the context has ended")
+		require.Nil(t, none, "the context has ended")
 		place.leave()
 		none, _ = table.enter(t.Context(), one, bound{most: 0, wait: time.Hour, queue: 1})
-		require.False(t, none.taken(), "no request may run")
+		require.Nil(t, none, "no request may run")
 		requireEmpty(t, table)
 	})
 }
@@ -113,7 +113,7 @@ func TestEnterEndsAtTheTurn(t *testing.T) {
 			table := newPlaces()
 			running, _ := table.force(one)
 			ctx, cancel := context.WithCancel(t.Context())
-			results := [2]chan place{make(chan place), make(chan place)}
+			results := [2]chan *entry{make(chan *entry), make(chan *entry)}
 			for i, ctx := range []context.Context{ctx, t.Context()} {
 				go func() {
 					place, _ := table.enter(ctx, one, bound{most: 1, wait: time.Hour, queue: 2})
@@ -127,10 +127,10 @@ func TestEnterEndsAtTheTurn(t *testing.T) {
 			for range 10 { // the first one sees that its context has ended, and waits for the lock
 				runtime.Gosched()
 			}
-			running.entry.running--
-			running.entry.admit()
+			running.running--
+			running.admitLocked()
 			c.mu.Unlock()
-			if place := <-results[0]; place.taken() {
+			if place := <-results[0]; place != nil {
 				place.leave()
 			}
 			(<-results[1]).leave()
@@ -153,7 +153,7 @@ func TestTableMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := memory()
-	var running [100]place
+	var running [100]*entry
 	for i := range keys {
 		place, _ := table.enter(t.Context(), bucket{key: ofA.Key(strconv.Itoa(i))}, bound{most: 1})
 		if i >= len(running) {
