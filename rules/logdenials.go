@@ -67,7 +67,7 @@ func (l *denialLog) add(ctx context.Context, ds []Decision) {
 				slog.Bool("shadow", d.Shadow), slog.Int64("left_out", leftOut))
 		default:
 			l.logger.LogAttrs(ctx, level, "requests of more ids denied",
-				slog.Int64("left_out", leftOut))
+				slog.Int64("left_out", leftOut+1)) // with this one
 		}
 	}
 }
@@ -88,23 +88,19 @@ func (l *denialLog) due(key stint.Key) (known bool, leftOut int64, due bool) {
 			return over
 		})
 	}
-	if !known && len(l.lines) >= maxDenialLines {
-		l.others.leftOut++
-		if now.Before(l.others.next) {
-			return false, 0, false
-		}
-		leftOut, l.others = l.others.leftOut, denialLine{next: now.Add(l.every)}
-		return false, leftOut, true
-	}
-	if !known {
+	switch {
+	case known:
+	case len(l.lines) >= maxDenialLines:
+		line = &l.others
+	default:
 		key.ID = strings.Clone(key.ID) // it may be a part of a long header field
-		line = new(denialLine)
+		line, known = new(denialLine), true
 		l.lines[key] = line
 	}
 	if now.Before(line.next) {
 		line.leftOut++
-		return true, 0, false
+		return known, 0, false
 	}
 	leftOut, *line = line.leftOut, denialLine{next: now.Add(l.every)}
-	return true, leftOut, true
+	return known, leftOut, true
 }
