@@ -45,20 +45,19 @@ func countKey(key stint.Key) stint.Key {
 // a key. A hold on that key denies no request. A client must not choose its id.
 func IsLockOutCount(key stint.Key) bool { return strings.HasSuffix(key.ID, countSuffix) }
 
-// lastLockOut returns the length of the last lock-out of a key, and when it is
-// forgotten. Both are zero if there is none. The length is 0 if the file has
-// none, because an earlier version has written it.
-func lastLockOut(lim stint.Decider, key stint.Key) (length time.Duration, forgotten time.Time, err error) {
+// lastLockOut returns the length of the last lock-out of a key, or 0 if there is
+// none, or if the file does not have it, because an earlier version has written it.
+func lastLockOut(lim stint.Decider, key stint.Key) (time.Duration, error) {
 	key = countKey(key)
 	longer, err := lim.Bucket(countKey(key)) // it is written last, so it is read first
 	if err != nil {
-		return 0, time.Time{}, err
+		return 0, err
 	}
 	count, err := lim.Bucket(key)
 	if err != nil || count.HeldUntil.IsZero() {
-		return 0, time.Time{}, err
+		return 0, err
 	}
-	return max(0, longer.HeldUntil.Sub(count.HeldUntil)), count.HeldUntil, nil
+	return max(0, longer.HeldUntil.Sub(count.HeldUntil)), nil
 }
 
 // remember stores the length of the last lock-out of a key, which ends at until.
@@ -88,11 +87,36 @@ func (g growth) next(last time.Duration) time.Duration {
 	return max(g.first, 2*last)
 }
 
-// after locks the bucket of a rule out if a spend at an instant has left fewer
-// than least tokens in it. It returns the rest of the bucket's hold, or 0 if it did
-// not lock it out. A total or a floor that has too few tokens locks no id out,
-// because others may have emptied it.
-func (g growth) after(lim stint.Decider, d *Decision, least int64, at time.Time) (rest time.Duration, err error) {
+// lockOut holds the bucket of a rule if it has too few tokens left for another
+// request like this one.
+func (p *Pass[R, O]) lockOut(a *part[R, O]) error {
+	if a.rule.LockOut <= 0 || a.Shadow {
+		return nil
+	}
+	p.mu.Lock()
+	was := *a
+	p.mu.Unlock()
+	if was.state != spent || was.Cost <= 0 {
+		return nil
+	}
+	locked, err := was.lockOut(p.door.lim)
+	if err != nil || locked == 0 {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a.Locked, p.changed = locked, true
+	return nil
+}
+
+// lockOut locks the rule's bucket out, and returns the rest of its hold, or 0 if
+// there are enough tokens left. A total or a floor that has too few tokens locks no
+// id out, because others may have emptied it.
+func (a *part[R, O]) lockOut(lim stint.Decider) (rest time.Duration, err error) {
+	d, at, least := &a.Decision, time.Unix(0, a.begun), a.Cost
+	if a.rule.CostFunc != nil {
+		least = 1
+	}
 	if d.Remaining >= least { // of several buckets the one with the fewest decides
 		return 0, nil
 	}
@@ -117,7 +141,7 @@ func (g growth) after(lim stint.Decider, d *Decision, least int64, at time.Time)
 	if left >= least {
 		return 0, nil
 	}
-	until, err := g.hold(lim, b, now)
+	until, err := growth{a.rule.LockOut, a.rule.LockOutMax}.hold(lim, b, now)
 	if err != nil {
 		return 0, err
 	}
@@ -131,7 +155,7 @@ func (g growth) after(lim stint.Decider, d *Decision, least int64, at time.Time)
 func (g growth) hold(lim stint.Decider, b stint.Bucket, now time.Time) (time.Time, error) {
 	length, grows := g.first, g.most > g.first && b.Key.ID != ""
 	if grows {
-		last, _, err := lastLockOut(lim, b.Key)
+		last, err := lastLockOut(lim, b.Key)
 		if err != nil {
 			return time.Time{}, err
 		}

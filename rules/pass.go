@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stint-go/stint"
 )
@@ -332,36 +331,4 @@ func (p *Pass[R, O]) replaced(a *part[R, O], d *stint.Decision) {
 	d.Allowed, d.RetryAfter = true, 0
 	p.show(a, d)
 	p.changed = true
-}
-
-// lockOut holds the bucket of a rule if it has too few tokens left for another
-// request like this one.
-func (p *Pass[R, O]) lockOut(a *part[R, O]) error {
-	if a.rule.LockOut <= 0 || a.Shadow {
-		return nil
-	}
-	p.mu.Lock()
-	was := *a
-	p.mu.Unlock()
-	if was.state != spent || was.Cost <= 0 {
-		return nil
-	}
-	locked, err := was.lockOut(p.door.lim)
-	if err != nil || locked == 0 {
-		return err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	a.Locked, p.changed = locked, true
-	return nil
-}
-
-// lockOut returns the rest of the hold, or 0 if there are enough tokens left.
-func (a *part[R, O]) lockOut(lim stint.Decider) (time.Duration, error) {
-	least := a.Cost
-	if a.rule.CostFunc != nil {
-		least = 1
-	}
-	grow := growth{first: a.rule.LockOut, most: a.rule.LockOutMax}
-	return grow.after(lim, &a.Decision, least, time.Unix(0, a.begun))
 }
