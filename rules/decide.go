@@ -36,9 +36,7 @@ func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
 			return a.Decision.Decision, nil
 		}
 	}
-	if d.stamps {
-		p.stamp()
-	}
+	p.stamp()
 	if len(p.parts) == 1 && p.parts[0].decides() {
 		strictest, err = p.spendOne(&p.parts[0])
 	} else {

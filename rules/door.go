@@ -59,7 +59,6 @@ type Door[R Request, O any] struct {
 	lim    stint.Decider
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
-	stamps bool             // some rule needs the instant of its spend
 	spares sync.Pool        // of *Pass, so that a denial allocates nothing
 	spare  atomic.Bool      // spares is not empty; a look into an empty one takes 50 ns
 }
@@ -94,7 +93,6 @@ func New[R Request, O any](lim stint.Decider, opts *Options[R], rules ...Rule[R,
 		} else {
 			d.rules = append(d.rules, at)
 		}
-		d.stamps = d.stamps || ru.stamps()
 	}
 	d.rules = append(d.rules, shadows...)
 	return d

@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -12,23 +11,17 @@ import (
 // Unix is the id of all clients on Unix sockets that have no address.
 const Unix = "unix"
 
-// keyOf returns the bucket of an id in its canonical spelling. spec is the
-// declaration of its Name, which ok says there is.
-func keyOf(found stint.Key, spec *stint.NameSpec, ok bool) (stint.Key, error) {
+// keyOf returns the bucket of an id in its canonical spelling.
+func keyOf(found stint.Key, spec *stint.NameSpec) (stint.Key, error) {
 	f := spec.ID
 	if f == nil {
 		f = stint.AnyID
 	}
-	if ok {
-		if id, err := spell.Canonical(f, found.ID); err == nil {
-			return found.Name.Key(id), nil
-		}
+	id, err := spell.Canonical(f, found.ID)
+	if err != nil {
+		return stint.Key{}, fmt.Errorf("%w (%s)", err, spec.Label)
 	}
-	names := stint.Names{}
-	if ok {
-		names[found.Name] = *spec
-	}
-	return names.Key(found.Name, found.ID) // explains the error
+	return found.Name.Key(id), nil
 }
 
 // canonical returns a key with the canonical spelling of its id, and the label of
@@ -37,7 +30,11 @@ func keyOf(found stint.Key, spec *stint.NameSpec, ok bool) (stint.Key, error) {
 // is set, a rule locks out, and an id under which lock-outs are counted is refused.
 func canonical(limits *stint.Limits, found stint.Key, unix, locksOut bool) (key stint.Key, label string, err error) {
 	spec, ok := limits.Spec(found.Name)
-	if key, err = keyOf(found, &spec, ok); err != nil {
+	if !ok {
+		key, err = stint.Names{}.Key(found.Name, found.ID) // it is not declared
+		return key, "", err
+	}
+	if key, err = keyOf(found, &spec); err != nil {
 		key, err = otherKey(found, &spec, unix, err)
 	}
 	if err == nil && locksOut && IsLockOutCount(key) {
@@ -49,15 +46,12 @@ func canonical(limits *stint.Limits, found stint.Key, unix, locksOut bool) (key 
 
 // otherKey is canonical for an id that the limit refuses with err.
 func otherKey(found stint.Key, spec *stint.NameSpec, unix bool, err error) (stint.Key, error) {
-	if !errors.Is(err, stint.ErrInvalidID) {
-		return stint.Key{}, err
-	}
 	if found.ID == Unix && unix {
 		return found, nil
 	}
 	network, notOne := netip.ParsePrefix(found.ID)
 	if notOne == nil && network.Addr().Unmap().Is6() && network == network.Masked() {
-		if asAddress, not := keyOf(found.Name.Key(network.Addr().String()), spec, true); not == nil {
+		if asAddress, not := keyOf(found.Name.Key(network.Addr().String()), spec); not == nil {
 			return asAddress, nil
 		}
 	}
