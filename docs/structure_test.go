@@ -72,7 +72,7 @@ var allowedImports = map[string][]string{
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
 	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
 	"rules":                   {".", "internal/hold", "internal/spell"},
-	"httplimit":               {".", "rules"},
+	"httplimit":               {".", "rules", "github.com/dunglas/httpsfv"},
 	"netlimit":                {".", "rules"},
 	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "internal/events", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},

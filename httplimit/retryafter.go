@@ -4,11 +4,11 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/dunglas/httpsfv"
 )
 
 // askedToWait returns how long a response asks the client to stay away, or 0.
@@ -108,41 +108,21 @@ func decimal(s string) (n float64, ok bool) {
 // and for how long, as in draft-ietf-httpapi-ratelimit-headers-11. It ignores a
 // malformed field, as RFC 9651 demands.
 func nothingLeft(lines []string) (wait time.Duration, empty bool) {
-	rest := strings.TrimLeft(strings.Join(lines, ","), " ")
-	for more := ""; rest != "" || more != ""; {
-		item := listItem().FindStringSubmatch(rest)
-		if item == nil {
-			return 0, false
+	policies, err := httpsfv.UnmarshalList(lines)
+	if err != nil {
+		return 0, false
+	}
+	for _, policy := range policies {
+		item, ok := policy.(httpsfv.Item)
+		if !ok {
+			continue
 		}
-		params := map[string]int64{leftParam: -1, resetParam: -1}
-		for _, p := range parameter().FindAllStringSubmatch(item[1], -1) {
-			n, err := strconv.ParseInt(p[2], 10, 64)
-			if err != nil {
-				n = -1 // a value of another type is ignored
-			}
-			params[";"+p[1]+"="] = n
+		left, _ := item.Params.Get("r")
+		if left, ok := left.(int64); ok && left == 0 {
+			reset, _ := item.Params.Get("t")
+			seconds, _ := reset.(int64) // 0 if it is of another type
+			wait, empty = max(wait, ofSeconds(float64(seconds))), true
 		}
-		if params[leftParam] == 0 {
-			wait, empty = max(wait, ofSeconds(float64(params[resetParam]))), true
-		}
-		rest, more = rest[len(item[0]):], item[len(item)-1]
 	}
 	return wait, empty
 }
-
-// bareItem matches a value of RFC 9651: a String or Display String, a Byte
-// Sequence, a Boolean, a Decimal, an Integer or Date, or a Token.
-const bareItem = `(?:%?"(?:[ !#-\[\]-~]|\\["\\])*"|:[A-Za-z0-9+/=]*:|\?[01]|` +
-	`-?\d{1,12}\.\d{1,3}|@?-?\d{1,15}|[A-Za-z*][A-Za-z0-9:/!#$%&'*+.^_|~\x60-]*)`
-
-// parameter matches a name and an optional value. listItem matches an item with
-// its parameters and the comma after it.
-var (
-	parameter = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`; *([a-z*][a-z0-9_.*-]*)(?:=(` + bareItem + `))?`)
-	})
-	listItem = sync.OnceValue(func() *regexp.Regexp {
-		params := `((?:` + parameter().String() + `)*)`
-		return regexp.MustCompile(`^` + bareItem + params + `[ \t]*(?:$|(,)[ \t]*)`)
-	})
-)
