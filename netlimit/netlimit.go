@@ -30,6 +30,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -173,8 +174,8 @@ func (ln *listener) Accept() (net.Conn, error) {
 
 // admit returns the connection for the server, or closes it and returns nil.
 func (ln *listener) admit(conn net.Conn) net.Conn {
-	addr, ok := peerOf(conn.RemoteAddr())
-	if !ok || ln.exempt(addr) {
+	addr := peerOf(conn.RemoteAddr())
+	if !addr.IsValid() || slices.ContainsFunc(ln.opts.Exempt, func(p netip.Prefix) bool { return p.Contains(addr) }) {
 		return conn
 	}
 	c := &limitedConn{Conn: conn, ln: ln, peer: Peer{conn.RemoteAddr(), idOf(addr)}}
@@ -194,24 +195,15 @@ func (ln *listener) admit(conn net.Conn) net.Conn {
 	if !later && c.place == nil {
 		return conn
 	}
-	return withMethods(c)
-}
-
-func (ln *listener) exempt(peer netip.Addr) bool {
-	for _, p := range ln.opts.Exempt {
-		if p.Contains(peer) {
-			return true
-		}
+	if tcp, ok := conn.(tcpMethods); ok {
+		return &tcpConn{c, tcp}
 	}
-	return false
+	return c
 }
 
 // waits reports whether a decision may wait for the disk or another process.
 func (ln *listener) waits(peer Peer) bool {
-	if ln.local == nil {
-		return true
-	}
-	if key := ln.opts.Rate.Key(peer.ID); ln.commits(key) {
+	if ln.local == nil || ln.commits(ln.opts.Rate.Key(peer.ID)) {
 		return true
 	}
 	// If the limit takes only addresses, the id of a network is its first one.
@@ -233,19 +225,6 @@ func (ln *listener) commits(key stint.Key) bool {
 	return false
 }
 
-// spend takes a token of a peer, if there is a Rate. The error says why the
-// connection is denied.
-func (ln *listener) spend(peer Peer) error {
-	if ln.rate == nil {
-		return nil
-	}
-	p, d, err := ln.rate.Begin(peer)
-	if p.Leave(); err == nil && !d.Allowed {
-		err = fmt.Errorf("%w: of %s", ErrDenied, peer.ID)
-	}
-	return err
-}
-
 // reset closes a connection without an answer, and without a state in which it
 // lingers.
 func reset(conn net.Conn) {
@@ -263,17 +242,16 @@ func idOf(peer netip.Addr) string {
 	return p.String()
 }
 
-// peerOf returns the address of a peer.
-func peerOf(addr net.Addr) (netip.Addr, bool) {
-	switch a := addr.(type) {
-	case *net.TCPAddr:
-		peer := a.AddrPort().Addr().Unmap().WithZone("")
-		return peer, peer.IsValid()
-	case nil:
-		return netip.Addr{}, false
+// peerOf returns the address of a peer, which is not valid if it is not an IP
+// address.
+func peerOf(addr net.Addr) netip.Addr {
+	var at netip.AddrPort
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		at = tcp.AddrPort()
+	} else if addr != nil && addr.Network() != "unix" {
+		at, _ = netip.ParseAddrPort(addr.String())
 	}
-	at, err := netip.ParseAddrPort(addr.String())
-	return at.Addr().Unmap().WithZone(""), err == nil && addr.Network() != "unix"
+	return at.Addr().Unmap().WithZone("")
 }
 
 // limitedConn is a connection with a place, or whose first Read decides.
@@ -305,9 +283,19 @@ func (c *limitedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// decide takes a token of the peer once, if there is a Rate. The error says why the
+// connection is denied.
 func (c *limitedConn) decide() error {
 	c.once.Do(func() {
-		if c.denied = c.ln.spend(c.peer); c.denied != nil {
+		if c.ln.rate == nil {
+			return
+		}
+		p, d, err := c.ln.rate.Begin(c.peer)
+		if p.Leave(); err == nil && !d.Allowed {
+			err = fmt.Errorf("%w: of %s", ErrDenied, c.peer.ID)
+		}
+		if err != nil {
+			c.denied = err
 			reset(c.Conn)
 			c.place.Leave()
 		}
@@ -339,7 +327,7 @@ type tcpMethods interface {
 	SetNoDelay(bool) error
 }
 
-// tcpConn is a limitedConn with these methods.
+// tcpConn is a limitedConn with the methods of the wrapped one.
 type tcpConn struct {
 	*limitedConn
 	tcpMethods
@@ -351,12 +339,4 @@ func (c *tcpConn) ReadFrom(src io.Reader) (int64, error) {
 		return 0, err
 	}
 	return io.Copy(c.Conn, src)
-}
-
-// withMethods returns the connection with the methods that the wrapped one has.
-func withMethods(c *limitedConn) net.Conn {
-	if conn, ok := c.Conn.(tcpMethods); ok {
-		return &tcpConn{c, conn}
-	}
-	return c
 }
