@@ -39,13 +39,14 @@ type App struct {
 	onStart []func(*hostlimit.Limiter) // of handlers, which need the Limiter
 	metrics *prometheus.CounterVec
 
-	file     *file                // from Start on
-	limits   *stint.Limits        // of the zones, from Start on
-	pages    []httplimit.Observer // of the status pages, from Start on
-	before   *App                 // whose limits were in force before
-	prepared chan struct{}        // closed once the limits may be put in force
-	started  chan struct{}        // closed once they are in force
-	ended    chan struct{}        // closed by Cleanup
+	file   *file                // from Start on
+	limits *stint.Limits        // of the zones, from Start on
+	pages  []httplimit.Observer // of the status pages, from Start on
+	before *App                 // whose limits were in force before
+	again  time.Time            // no request tries to enforce before, because an attempt has failed
+
+	started, ready       context.Context    // ended by the following; started ends ready, too
+	setStarted, setReady context.CancelFunc // once the limits are in force; once they may be, or never will
 }
 
 // CaddyModule implements caddy.Module.
@@ -56,7 +57,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // Provision implements caddy.Provisioner. It leaves the file alone, because
 // caddy validate provisions too, perhaps as another user.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.makeChannels() // before an error, after which Cleanup is called
+	a.init() // before an error, after which Cleanup is called
 	path := a.File
 	if path == "" {
 		path = filepath.Join(caddy.AppDataDir(), "stint", "limits.db")
@@ -73,8 +74,9 @@ func (a *App) Provision(ctx caddy.Context) error {
 	return ctx.GetMetricsRegistry().Register(a.metrics)
 }
 
-func (a *App) makeChannels() {
-	a.prepared, a.started, a.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
+func (a *App) init() {
+	a.started, a.setStarted = context.WithCancel(context.Background())
+	a.ready, a.setReady = context.WithCancel(a.started)
 }
 
 // register adds a zone to the limits of the configuration.
@@ -125,7 +127,7 @@ func (a *App) Start() (err error) {
 		return err
 	}
 	f.next = a
-	close(a.prepared)
+	a.setReady()
 	return nil
 }
 
@@ -135,8 +137,22 @@ func (a *App) enforceLocked() error {
 		return err
 	}
 	a.file.inForce, a.file.next = a, nil
-	close(a.started)
+	a.setStarted()
 	return nil
+}
+
+// wait returns when the limits are in force. Caddy starts apps in any order, so
+// requests may come before. If the configuration fails, they are answered with 503.
+func (a *App) wait(ctx context.Context) error {
+	if a.started.Err() != nil {
+		return nil
+	}
+	select {
+	case <-a.ready.Done():
+		return a.enforce()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // enforce is enforceLocked for a request to the configuration, unless another one
@@ -145,21 +161,21 @@ func (a *App) enforceLocked() error {
 // later one tries again.
 func (a *App) enforce() error {
 	f := a.file
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	select {
-	case <-a.started: // perhaps a later one has replaced it since
-		return nil
-	default:
-	}
-	if f.next != a {
+	if f == nil {
 		return errNotStarted()
 	}
-	if time.Now().Before(f.again) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case a.started.Err() != nil: // perhaps a later one has replaced it since
+		return nil
+	case f.next != a:
+		return errNotStarted()
+	case time.Now().Before(a.again):
 		return nil
 	}
 	if err := a.enforceLocked(); err != nil {
-		f.again = time.Now().Add(time.Second)
+		a.again = time.Now().Add(time.Second)
 		logger().Error("the limits of the new configuration are not in force yet", zap.Error(err))
 	}
 	return nil
@@ -167,27 +183,6 @@ func (a *App) enforce() error {
 
 func errNotStarted() error {
 	return caddyhttp.Error(http.StatusServiceUnavailable, errors.New("the configuration could not be started"))
-}
-
-// wait returns when the limits are in force. Caddy starts apps in any order, so
-// requests may come before. If the configuration fails, they are answered with
-// 503.
-func (a *App) wait(ctx context.Context) error {
-	select {
-	case <-a.started:
-		return nil
-	default:
-	}
-	select {
-	case <-a.started:
-		return nil
-	case <-a.prepared:
-		return a.enforce()
-	case <-a.ended:
-		return errNotStarted()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // Stop implements caddy.App. If a later app of the configuration could not
@@ -219,7 +214,7 @@ func (a *App) Stop() error {
 // Cleanup implements caddy.CleanerUpper. It closes the file, unless another
 // configuration uses it.
 func (a *App) Cleanup() error {
-	close(a.ended)
+	a.setReady()
 	if a.file == nil {
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -29,7 +28,6 @@ type file struct {
 	zones   stint.Names // of all configurations of this process, without limits
 	inForce *App        // whose limits the limiter has
 	next    *App        // which replaces it, once a request comes to it; nil if there is none
-	again   time.Time   // no request tries that before, because an attempt has failed
 }
 
 // openFile returns the file at a path, which it opens unless another

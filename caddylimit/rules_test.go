@@ -41,9 +41,9 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 		return nil
 	})
 	for i := len(layers) - 1; i >= 0; i-- {
-		app := &App{started: make(chan struct{}), metrics: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"},
-			[]string{"zone", "result"})}
-		close(app.started)
+		app := &App{metrics: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"}, []string{"zone", "result"})}
+		app.init()
+		app.setStarted()
 		h := &Handler{app: app, errors: app.metrics.WithLabelValues("", "error")}
 		var rules []httplimit.Rule
 		for _, ru := range layers[i] {
@@ -88,7 +88,8 @@ func TestRules(t *testing.T) {
 
 // newApp returns an App of zones with numbers, without a file.
 func newApp(zones ...*Zone) *App {
-	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{}, started: make(chan struct{})}
+	a := &App{file: &file{zones: stint.Names{}}, zones: map[string]*Zone{}}
+	a.init()
 	for _, z := range zones {
 		a.zones[z.Name], a.all = z, append(a.all, z)
 	}
@@ -195,7 +196,7 @@ func TestLimitsInForce(t *testing.T) {
 	config := func(limit string) *App {
 		z := &Zone{Name: "api", Limit: limit}
 		a := &App{path: path, zones: map[string]*Zone{z.Name: z}, all: []*Zone{z}}
-		a.makeChannels()
+		a.init()
 		require.NoError(t, a.Start())
 		return a
 	}
@@ -237,14 +238,26 @@ func TestLimitsInForce(t *testing.T) {
 	requires("400/400h", 1)
 	require.NoError(t, quiet.wait(t.Context()))
 
+	// An attempt that has failed holds only its own configuration up.
+	unlike := config("450/450h")
+	unlike.limits, err = stint.NewLimits(stint.Names{unlike.all[0].number: {Label: "of another zone", Limit: stint.PerHour(1)}})
+	require.NoError(t, err)
+	require.NoError(t, unlike.wait(t.Context()))
+	requires("400/400h", 1)
+	end(unlike)
+	next := config("460/460h")
+	require.NoError(t, next.wait(t.Context()))
+	requires("460/460h", 1)
+	end(quiet)
+
 	last := config("500/500h") // the file fails before a request comes
 	require.NoError(t, lim.Close())
 	for range 2 {
 		require.NoError(t, last.wait(t.Context()), "the rules say what becomes of the request")
 		require.Same(t, last, last.file.next)
 	}
-	require.ErrorIs(t, quiet.Stop(), stint.ErrClosed)
-	require.NoError(t, quiet.Cleanup())
+	require.ErrorIs(t, next.Stop(), stint.ErrClosed)
+	require.NoError(t, next.Cleanup())
 	end(last)
 }
 
@@ -372,13 +385,12 @@ func TestNoFolder(t *testing.T) {
 // configuration has replaced it since.
 func TestReplacedWhileRequestWaits(t *testing.T) {
 	a := &App{file: &file{}}
-	a.makeChannels()
-	close(a.prepared)
-	close(a.started)
+	a.init()
+	a.setStarted()
 	a.file.inForce = &App{}
 	require.NoError(t, a.enforce())
 
 	never := &App{file: a.file}
-	never.makeChannels()
+	never.init()
 	require.Error(t, never.enforce())
 }
