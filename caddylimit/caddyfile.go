@@ -29,14 +29,14 @@ func init() {
 func parseApp(d *caddyfile.Dispenser, _ any) (any, error) {
 	a := new(App)
 	d.Next() // the option's name
-	if d.NextArg() {
-		return nil, d.ArgErr()
+	if err := arguments(d); err != nil {
+		return nil, err
 	}
 	for d.NextBlock(0) {
 		if d.Val() != "file" {
 			return nil, d.Errf("unknown option %s of stint, want file", d.Val())
 		}
-		if err := one(d, &a.File); err != nil {
+		if err := arguments(d, &a.File); err != nil {
 			return nil, err
 		}
 	}
@@ -100,7 +100,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // unmarshal reads a zone, from its name on.
 func (z *Zone) unmarshal(d *caddyfile.Dispenser) error {
-	if err := one(d, &z.Name); err != nil {
+	if err := arguments(d, &z.Name); err != nil {
 		return err
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -122,15 +122,13 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 		z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
 		return err
 	case "key":
-		return one(d, &z.Key)
+		return arguments(d, &z.Key)
 	case "ipv6_prefix":
 		return number(d, &z.IPv6Prefix, 128)
 	case "limit":
-		text, err := limitText(d)
-		z.Limit = text
-		return err
+		return limitText(d, &z.Limit)
 	case "durability":
-		if err := one(d, &z.Durability); err != nil {
+		if err := arguments(d, &z.Durability); err != nil {
 			return err
 		}
 		if _, err := stint.ParseDurability(z.Durability); err != nil {
@@ -142,30 +140,15 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 	case "refund_status":
 		return statuses(d, &z.RefundStatus)
 	case "lock_out":
-		if !d.NextArg() {
-			return d.ArgErr()
-		}
-		if err := duration(d, &z.LockOut); err != nil {
-			return err
-		}
-		if d.NextArg() {
-			if err := duration(d, &z.LockOutMax); err != nil {
-				return err
-			}
-		}
-		if d.NextArg() {
-			return d.ArgErr()
-		}
-		return nil
+		return durations(d, &z.LockOut, &z.LockOutMax)
 	case "in_flight":
 		return number(d, &z.InFlight, 1<<40)
 	case "override":
-		if !d.NextArg() {
+		var id, text string
+		if !d.Args(&id) {
 			return d.ArgErr()
 		}
-		id := d.Val()
-		text, err := limitText(d)
-		if err != nil {
+		if err := limitText(d, &text); err != nil {
 			return err
 		}
 		if _, ok := z.Overrides[id]; ok {
@@ -191,24 +174,19 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 }
 
 // limitText reads a limit, which may have a burst: 100/1m burst 20.
-func limitText(d *caddyfile.Dispenser) (string, error) {
-	text := strings.Join(d.RemainingArgs(), " ")
-	if text == "" {
-		return "", d.ArgErr()
-	}
-	if _, err := parseLimit(text, ""); err != nil {
-		return "", d.WrapErr(err)
-	}
-	return text, nil
-}
-
-// one reads the only argument of a subdirective.
-func one(d *caddyfile.Dispenser, to *string) error {
-	if !d.NextArg() {
+func limitText(d *caddyfile.Dispenser, to *string) error {
+	if *to = strings.Join(d.RemainingArgs(), " "); *to == "" {
 		return d.ArgErr()
 	}
-	*to = d.Val()
-	if d.NextArg() {
+	if _, err := parseLimit(*to, ""); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
+}
+
+// arguments reads the arguments of a line, as many as there are targets.
+func arguments(d *caddyfile.Dispenser, to ...*string) error {
+	if !d.AllArgs(to...) {
 		return d.ArgErr()
 	}
 	return nil
@@ -217,16 +195,13 @@ func one(d *caddyfile.Dispenser, to *string) error {
 // flag reads a subdirective without arguments.
 func flag(d *caddyfile.Dispenser, to *bool) error {
 	*to = true
-	if d.NextArg() {
-		return d.ArgErr()
-	}
-	return nil
+	return arguments(d)
 }
 
 // number reads the only argument of a subdirective, from 1 to most.
 func number[N int | int64](d *caddyfile.Dispenser, to *N, most N) error {
 	var text string
-	if err := one(d, &text); err != nil {
+	if err := arguments(d, &text); err != nil {
 		return err
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -252,13 +227,19 @@ func statuses(d *caddyfile.Dispenser, to *[]int) error {
 	return nil
 }
 
-// duration reads the argument on which d stands.
-func duration(d *caddyfile.Dispenser, to *caddy.Duration) error {
-	parsed, err := caddy.ParseDuration(d.Val())
-	if err != nil {
-		return d.Errf("%s is no duration: %v", d.Val(), err)
+// durations reads one or more durations, up to as many as there are targets.
+func durations(d *caddyfile.Dispenser, to ...*caddy.Duration) error {
+	texts := d.RemainingArgs()
+	if len(texts) < 1 || len(texts) > len(to) {
+		return d.ArgErr()
 	}
-	*to = caddy.Duration(parsed)
+	for i, text := range texts {
+		parsed, err := caddy.ParseDuration(text)
+		if err != nil {
+			return d.Errf("%s is no duration: %v", text, err)
+		}
+		*to[i] = caddy.Duration(parsed)
+	}
 	return nil
 }
 
