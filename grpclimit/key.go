@@ -64,10 +64,10 @@ func isUnix(a net.Addr) bool {
 func ByMetadata(name stint.Name, key string) KeyFunc {
 	return func(c Call) (stint.Key, error) {
 		values := metadata.ValueFromIncomingContext(c.Ctx, key)
-		if len(values) != 1 || values[0] == "" {
+		if len(values) != 1 {
 			return stint.Key{}, rules.ErrNoID
 		}
-		return name.Key(values[0]), nil
+		return keyOf(name, values[0])
 	}
 }
 
@@ -76,31 +76,29 @@ func ByMetadata(name stint.Name, key string) KeyFunc {
 // verified has no id.
 func ByTLSSubject(name stint.Name) KeyFunc {
 	return func(c Call) (stint.Key, error) {
-		p, _ := peer.FromContext(c.Ctx)
-		if p == nil {
-			return stint.Key{}, rules.ErrNoID
+		subject := ""
+		if p, ok := peer.FromContext(c.Ctx); ok {
+			info, _ := p.AuthInfo.(credentials.TLSInfo)
+			if chains := info.State.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
+				subject = chains[0][0].Subject.String()
+			}
 		}
-		info, ok := p.AuthInfo.(credentials.TLSInfo)
-		if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-			return stint.Key{}, rules.ErrNoID
-		}
-		subject := info.State.VerifiedChains[0][0].Subject.String()
-		if subject == "" {
-			return stint.Key{}, rules.ErrNoID
-		}
-		return name.Key(subject), nil
+		return keyOf(name, subject)
 	}
 }
 
 // ByTarget finds the bucket of the server that a client calls: the target of its
 // ClientConn, such as "dns:///api.example.com:443".
 func ByTarget(name stint.Name) KeyFunc {
-	return func(c Call) (stint.Key, error) {
-		if c.Target == "" {
-			return stint.Key{}, rules.ErrNoID
-		}
-		return name.Key(c.Target), nil
+	return func(c Call) (stint.Key, error) { return keyOf(name, c.Target) }
+}
+
+// keyOf returns the bucket of an id, unless that is empty.
+func keyOf(name stint.Name, id string) (stint.Key, error) {
+	if id == "" {
+		return stint.Key{}, rules.ErrNoID
 	}
+	return name.Key(id), nil
 }
 
 // Shared finds the one bucket of a limit whose IDFormat is stint.Shared.

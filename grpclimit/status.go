@@ -87,17 +87,14 @@ func (s *server) denied(ctx context.Context, p *pass) error {
 		r = newRefusal(s.opts.Domain, slices.Clone(by))
 		s.last.Store(r)
 	}
-	details := r.details
-	switch {
-	case r.blocked:
-		pushBack(ctx, never)
-	case retry > longestPushback:
-		pushBack(ctx, never)
-		details = append(details[:len(details):len(details)], retryInfo(retry))
-	default:
-		pushBack(ctx, strconv.FormatInt(int64((retry+time.Millisecond-1)/time.Millisecond), 10))
+	details, after := r.details, never
+	if !r.blocked {
 		details = append(details[:len(details):len(details)], retryInfo(retry))
 	}
+	if !r.blocked && retry <= longestPushback {
+		after = strconv.FormatInt(int64((retry+time.Millisecond-1)/time.Millisecond), 10)
+	}
+	pushBack(ctx, after)
 	st, err := status.New(codes.ResourceExhausted, r.message).WithDetails(details...)
 	if err != nil { // the Domain is not UTF-8
 		return status.Error(codes.ResourceExhausted, r.message)
