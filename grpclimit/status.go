@@ -133,11 +133,7 @@ func newRefusal(domain string, by []deniedBy) *refusal {
 
 // pushBack sets the trailer of a denial, once for a call.
 func pushBack(ctx context.Context, ms string) {
-	l := streamOf(ctx)
-	for l != nil && l.outer != nil {
-		l = l.outer
-	}
-	if l == nil || !l.told.Swap(true) {
+	if l := streamOf(ctx); l == nil || !l.told.Swap(true) {
 		grpc.SetTrailer(ctx, metadata.MD{pushbackKey: {ms}}) // fails only in a call without a transport
 	}
 }

@@ -17,8 +17,7 @@ type limitedStream struct {
 	grpc.ServerStream
 	*server
 	call  Call                  // with the context of the handler
-	outer *limitedStream        // in the interceptor around
-	told  atomic.Bool           // a denial has set the trailer; of the outermost stream
+	told  *atomic.Bool          // a denial has set the trailer, here or in an interceptor around
 	ended atomic.Pointer[error] // the status that ends the stream
 
 	mu   sync.Mutex
@@ -34,7 +33,10 @@ func streamOf(ctx context.Context) *limitedStream {
 
 // limit returns a stream whose context has the decisions of p.
 func (s *server) limit(ss grpc.ServerStream, p *pass, call Call) *limitedStream {
-	l := &limitedStream{ServerStream: ss, server: s, call: call, outer: streamOf(call.Ctx)}
+	l := &limitedStream{ServerStream: ss, server: s, call: call, told: new(atomic.Bool)}
+	if outer := streamOf(call.Ctx); outer != nil {
+		l.told = outer.told
+	}
 	if p != nil {
 		l.call.Ctx = p
 	}
