@@ -1,11 +1,13 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/stint-go/stint"
@@ -91,13 +93,8 @@ func (c ClientAddress) withDefaults() ClientAddress {
 		proxies = append(proxies, p.Masked())
 	}
 	c.TrustedProxies = proxies
-	c.Field = http.CanonicalHeaderKey(c.Field)
-	if c.Field == "" {
-		c.Field = "X-Forwarded-For"
-	}
-	if c.IPv6Bits == 0 {
-		c.IPv6Bits = 64
-	}
+	c.Field = http.CanonicalHeaderKey(cmp.Or(c.Field, "X-Forwarded-For"))
+	c.IPv6Bits = cmp.Or(c.IPv6Bits, 64)
 	if c.IPv6Bits < 1 || c.IPv6Bits > 128 {
 		panic(fmt.Sprintf("httplimit: ClientAddress: IPv6Bits is %d, want 1 to 128", c.IPv6Bits))
 	}
@@ -132,12 +129,7 @@ func (c *ClientAddress) of(r *http.Request) (addr netip.Addr, peer, unix bool) {
 }
 
 func (c *ClientAddress) trusts(addr netip.Addr) bool {
-	for _, p := range c.TrustedProxies {
-		if p.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // isUnix reports whether a request came over a Unix socket. RemoteAddr cannot

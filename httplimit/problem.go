@@ -175,19 +175,18 @@ func preferred(accept []string) string {
 		if err != nil || malformed != nil || q > 1 {
 			continue
 		}
+		json := false
 		switch kind {
 		case "text/html", "text/plain", "text/*":
-			if q > best {
-				best, text = q, kind
-			}
 		case "application/problem+json", "application/json", "application/*":
-			if q > 0 && q >= best {
-				best, text = q, ""
-			}
+			kind, json = "", true
 		case "*/*":
-			if q > best {
-				best, text = q, ""
-			}
+			kind = ""
+		default:
+			continue
+		}
+		if q > best || json && q == best && q > 0 {
+			best, text = q, kind
 		}
 	}
 	return text
@@ -199,14 +198,10 @@ func inWords(d time.Duration) string {
 	for _, unit := range []struct {
 		seconds int64
 		name    string
-	}{{86400, "day"}, {3600, "hour"}, {60, "minute"}} {
+	}{{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}} {
 		if n >= 2*unit.seconds {
-			n = (n-1)/unit.seconds + 1
-			return fmt.Sprintf("%d %ss", n, unit.name)
+			return fmt.Sprintf("%d %ss", (n-1)/unit.seconds+1, unit.name)
 		}
 	}
-	if n == 1 {
-		return "1 second"
-	}
-	return fmt.Sprintf("%d seconds", n)
+	return "1 second"
 }
