@@ -33,20 +33,4 @@
 // retry a call that has received some. grpc-gateway and Connect turn a denial
 // into a 429. [SetRetryAfter] and [RetryAfterHandler] add Retry-After, as the
 // README shows.
-//
-// # Files
-//
-// For users, in reading order:
-//
-//	rule.go     Rule, Call, KeyFunc and Observer; codes to count
-//	key.go      whose bucket: ByPeer, ByMetadata, Shared, ...
-//	options.go  Options of the interceptors
-//	client.go   Client: the client's side
-//	retryafter.go  RetryAfter of a status, for clients and gateways
-//
-// A call passes through these:
-//
-//	server.go   Server, and the steps of a call, which package rules decides on
-//	stream.go   messages of streams
-//	status.go   the status and the trailer of a call that does not pass
 package grpclimit

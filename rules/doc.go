@@ -26,21 +26,6 @@
 // Each rule of a pass is in one state, and state.go has the table of their
 // transitions. A door has no states of its own.
 //
-// # Files
-//
-//	rule.go        Rule, and whose bucket: KeyFunc, FirstOf
-//	door.go        Door, and which rules apply to a request
-//	decision.go    Decision
-//	logdenials.go  LogDenials: an Observer that writes to a log
-//	state.go       the states of a rule in a pass
-//	decide.go      what a pass begins with: places, then tokens
-//	pass.go        Pass, and what it ends with: count, refund, lock out
-//	settle.go      Settle
-//	client.go      Client: the other side
-//	id.go          the canonical spelling of ids
-//	places.go      the requests in flight of each bucket
-//	lockout.go     lock-outs that grow
-//
 // # Locks
 //
 // A Pass guards its rules by a mutex, because its end and Settle may run at the
