@@ -1,10 +1,8 @@
 package caddylimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"path/filepath"
@@ -19,7 +17,6 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/httplimit"
-	"github.com/stint-go/stint/limitsfile"
 )
 
 func init() {
@@ -227,18 +224,16 @@ func (a *App) Cleanup() error {
 // zones that this one has, too, also keep the limits in force until now.
 func (a *App) build(keep bool) (*stint.Limits, error) {
 	names := maps.Clone(a.file.zones)
-	overrides := make(map[stint.Name]map[string]stint.Limit)
 	zones := maps.Clone(a.zones) // whose limits are those of this configuration
+	var overrides []stint.Override
 	if before := a.file.inForce; before != nil {
 		for _, z := range before.zones {
-			if keep {
-				delete(zones, z.Name)
+			if zones[z.Name] != nil && !keep {
+				continue
 			}
+			delete(zones, z.Name)
 			names[z.number], _ = before.limits.Spec(z.number)
-			overrides[z.number] = make(map[string]stint.Limit)
-			for o := range before.limits.Overrides(z.number) {
-				overrides[z.number][o.Key.ID] = o.Limit
-			}
+			overrides = slices.AppendSeq(overrides, before.limits.Overrides(z.number))
 		}
 	}
 	for _, z := range zones {
@@ -247,55 +242,17 @@ func (a *App) build(keep bool) (*stint.Limits, error) {
 			return nil, err
 		}
 		names[z.number] = stint.NameSpec{Label: z.Name, Limit: limit}
-		if overrides[z.number], err = z.overrides(); err != nil {
-			return nil, err
-		}
 	}
 	for _, z := range zones {
-		for _, path := range z.OverrideFiles {
-			if err := addFile(names, z, path, overrides[z.number]); err != nil {
-				return nil, err
-			}
+		limits, err := z.overrides(names)
+		if err != nil {
+			return nil, err
 		}
-	}
-	var list []stint.Override
-	for number, limits := range overrides {
 		for _, id := range slices.Sorted(maps.Keys(limits)) {
-			list = append(list, stint.Override{Key: number.Key(id), Limit: limits[id]})
+			overrides = append(overrides, stint.Override{Key: z.number.Key(id), Limit: limits[id]})
 		}
 	}
-	return stint.NewLimits(names, list...)
-}
-
-// addFile adds to overrides what a file says of a zone. An override of the
-// Caddyfile comes before one of a file. One that names no durability has that of
-// the zone, as those of the Caddyfile do.
-func addFile(names stint.Names, z *Zone, path string, overrides map[string]stint.Limit) error {
-	limits, err := limitsfile.LoadOverrides(names, path)
-	if err != nil {
-		return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
-	}
-	var level stint.Durability
-	if z.Durability != "" {
-		if level, err = stint.ParseDurability(z.Durability); err != nil {
-			return fmt.Errorf("zone %s: %w", z.Name, err)
-		}
-	}
-	seen := make(map[string]bool)
-	for o := range limits.Overrides(z.number) {
-		canonical, limit := z.canonical(o.Key.ID), o.Limit
-		if seen[canonical] {
-			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
-		}
-		seen[canonical] = true
-		if !limit.IsUnlimited() && !limit.IsBlocked() {
-			limit.Durability = cmp.Or(limit.Durability, level)
-		}
-		if _, ok := overrides[canonical]; !ok {
-			overrides[canonical] = limit
-		}
-	}
-	return nil
+	return stint.NewLimits(names, overrides...)
 }
 
 var (

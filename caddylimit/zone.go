@@ -1,6 +1,7 @@
 package caddylimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/limitsfile"
 	"github.com/stint-go/stint/rules"
 )
 
@@ -155,8 +157,9 @@ func parseLimit(text, durability string) (limit stint.Limit, err error) {
 	return limit, err
 }
 
-// overrides returns the overrides of the Caddyfile, by canonical id.
-func (z *Zone) overrides() (map[string]stint.Limit, error) {
+// overrides returns the overrides of the Caddyfile and of files, by canonical id.
+// names are the zones that the files may name.
+func (z *Zone) overrides(names stint.Names) (map[string]stint.Limit, error) {
 	overrides := make(map[string]stint.Limit, len(z.Overrides))
 	for given, text := range z.Overrides {
 		limit, err := parseLimit(text, z.Durability)
@@ -169,7 +172,43 @@ func (z *Zone) overrides() (map[string]stint.Limit, error) {
 		}
 		overrides[canonical] = limit
 	}
+	for _, path := range z.OverrideFiles {
+		if err := z.addFile(names, path, overrides); err != nil {
+			return nil, err
+		}
+	}
 	return overrides, nil
+}
+
+// addFile adds to overrides what a file says of the zone. An override of the
+// Caddyfile comes before one of a file. One that names no durability has that of
+// the zone, as those of the Caddyfile do.
+func (z *Zone) addFile(names stint.Names, path string, overrides map[string]stint.Limit) error {
+	limits, err := limitsfile.LoadOverrides(names, path)
+	if err != nil {
+		return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
+	}
+	var level stint.Durability
+	if z.Durability != "" {
+		if level, err = stint.ParseDurability(z.Durability); err != nil {
+			return fmt.Errorf("zone %s: %w", z.Name, err)
+		}
+	}
+	seen := make(map[string]bool)
+	for o := range limits.Overrides(z.number) {
+		canonical, limit := z.canonical(o.Key.ID), o.Limit
+		if seen[canonical] {
+			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
+		}
+		seen[canonical] = true
+		if !limit.IsUnlimited() && !limit.IsBlocked() {
+			limit.Durability = cmp.Or(limit.Durability, level)
+		}
+		if _, ok := overrides[canonical]; !ok {
+			overrides[canonical] = limit
+		}
+	}
+	return nil
 }
 
 // counters finds the counters of a zone, so that a request need not.
