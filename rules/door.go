@@ -129,16 +129,23 @@ func (d *Door[R, O]) apply(r *R) (p *Pass[R, O], err error) {
 		if d.opts.Matched != nil {
 			d.opts.Matched(*r, *got)
 		}
-		switch {
-		case err == nil, ru.Optional && errors.Is(err, ErrNoID):
-		case ru.Shadow, d.opts.FailOpen && !isInvalid(err):
-			d.fail(*r, err)
-		default:
+		if err == nil || ru.Optional && errors.Is(err, ErrNoID) {
+			continue
+		}
+		if d.fail(*r, err); !ru.Shadow && !d.passes(err) {
 			p.Leave()
 			return nil, err
 		}
 	}
 	return p, nil
+}
+
+// passes reports whether a request passes although there is an error, because of
+// FailOpen. It does not if the request itself is at fault: it has no id, or a
+// refused one, or a cost that its limit never admits.
+func (d *Door[R, O]) passes(err error) bool {
+	return d.opts.FailOpen && !errors.Is(err, ErrNoID) && !errors.Is(err, stint.ErrInvalidID) &&
+		!errors.Is(err, stint.ErrNegativeCost) && !errors.Is(err, stint.ErrCostOverBurst)
 }
 
 // newPass returns an empty pass, which is a spare one if there is one.

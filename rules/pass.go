@@ -2,7 +2,6 @@ package rules
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -76,7 +75,6 @@ func PassOf[R Request, O any](ctx context.Context) *Pass[R, O] {
 func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err error) {
 	p, err := d.apply(&r)
 	if p == nil || err != nil {
-		err = d.refusal(&r, err)
 		return nil, stint.Decision{Allowed: err == nil, Remaining: math.MaxInt64}, err
 	}
 	begun := false
@@ -86,7 +84,7 @@ func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err err
 		}
 	}()
 	if decision, err = p.decide(); err != nil {
-		if err = d.refusal(&r, err); err != nil {
+		if d.fail(r, err); !d.passes(err) {
 			return nil, stint.Decision{}, err
 		}
 		decision.Allowed = true
@@ -99,18 +97,6 @@ func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err err
 		p.Keep()
 	}
 	return p, decision, nil
-}
-
-// refusal reports an error, and returns it unless the request passes because of
-// FailOpen.
-func (d *Door[R, O]) refusal(r *R, err error) error {
-	if err == nil {
-		return nil
-	}
-	if d.fail(*r, err); d.opts.FailOpen && !isInvalid(err) {
-		return nil
-	}
-	return err
 }
 
 // observe reports the decisions of a pass to the observers.
@@ -135,14 +121,6 @@ func (p *Pass[R, O]) Keep() {
 	if p.outer != nil {
 		p.outer.inner.Store(p)
 	}
-}
-
-// isInvalid reports whether an error is about the request: it has no id, or a
-// refused one, or a cost that its limit never admits. Other errors are the
-// Limiter's.
-func isInvalid(err error) bool {
-	return errors.Is(err, ErrNoID) || errors.Is(err, stint.ErrInvalidID) ||
-		errors.Is(err, stint.ErrNegativeCost) || errors.Is(err, stint.ErrCostOverBurst)
 }
 
 // Leave gives the places of a request back. Further calls do nothing. A denied
