@@ -1,6 +1,7 @@
 package caddylimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -55,10 +56,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // caddy validate provisions too, perhaps as another user.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.init() // before an error, after which Cleanup is called
-	path := a.File
-	if path == "" {
-		path = filepath.Join(caddy.AppDataDir(), "stint", "limits.db")
-	}
+	path := cmp.Or(a.File, filepath.Join(caddy.AppDataDir(), "stint", "limits.db"))
 	path, err := filepath.Abs(caddy.NewReplacer().ReplaceAll(path, ""))
 	if err != nil {
 		return err

@@ -88,12 +88,7 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 
 // provision loads the matchers of a zone.
 func (z *Zone) provision(ctx caddy.Context) error {
-	if z.Key == "" {
-		z.Key = defaultKey
-	}
-	if z.IPv6Prefix == 0 {
-		z.IPv6Prefix = 64
-	}
+	z.Key, z.IPv6Prefix = cmp.Or(z.Key, defaultKey), cmp.Or(z.IPv6Prefix, 64)
 	loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
 	if err != nil {
 		return fmt.Errorf("zone %s: %w", z.Name, err)
