@@ -15,10 +15,8 @@ type Options struct {
 	// means none.
 	Exempt []string
 
-	// FailOpen lets a call pass if the Limiter returns an error, instead of
-	// ending it with Unavailable. Such a call spends no token, except as the
-	// errors of stint.Decider say. A rule whose Key returns an error of its own does
-	// not apply, and the others do.
+	// FailOpen lets a call pass if the Limiter returns an error, as rules.Options
+	// says, instead of ending it with Unavailable.
 	FailOpen bool
 
 	// Domain is the name of the service that limits, such as "api.example.com".

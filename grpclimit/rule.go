@@ -13,10 +13,8 @@ import (
 )
 
 // A Rule applies a limit to calls, or to the messages of streams. [rules.Rule]
-// explains its fields: Pattern, Key and Optional; Cost and CostFunc; Count and
-// Refund; LockOut and LockOutMax; InFlight, InFlightFunc, InFlightWait and
-// InFlightQueue; Settle; Shadow. The outcome is the code of the handler, which is
-// Internal if it panics.
+// explains its fields. The outcome is the code of the handler, which is Internal if
+// it panics.
 //
 // Pattern is the full method, such as "/pkg.Service/Method", all methods of a
 // service, as in "/pkg.Service/*", or "" for every call. With "received" or "sent"

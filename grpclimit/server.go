@@ -34,10 +34,7 @@ import (
 // stint.Blocked or its cost is over the Burst, there is no RetryInfo. No status
 // has an id.
 //
-// Interceptors are independent of each other: a call that passes two of them, one
-// within the other, spends and takes its place at each, even from the same
-// bucket. Within one interceptor a call spends from a bucket once, by the first
-// rule that is not a Shadow rule.
+// Interceptors are independent of each other, as the doors of package rules are.
 func Server(
 	lim stint.Decider, opts *Options, rs ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {

@@ -25,11 +25,9 @@ import (
 // that, because its rules spend separately. But then the outer tokens stay
 // spent if the inner middleware denies.
 //
-// Middlewares are independent of each other: a request that passes two of them,
-// one within the other, spends and takes its place at each, even from the same
-// bucket. Within one middleware a request spends from a bucket once, by the first
-// rule that is not a Shadow rule. Nested middlewares with the same Headers write
-// their rules into the same fields, each with its own PartitionKey.
+// Middlewares are independent of each other, as the doors of package rules are.
+// Nested ones with the same Headers write their rules into the same fields, each
+// with its own PartitionKey.
 //
 // If rules that apply to one request are shares of one total, the request spends
 // from the total once for each rule: the sum of their costs.

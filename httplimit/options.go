@@ -24,11 +24,9 @@ type Options struct {
 	// clients that prefer it.
 	Denied func(w http.ResponseWriter, r *http.Request, d stint.Decision)
 
-	// FailOpen lets a request pass if the Limiter returns an error, instead of
-	// answering 503. Such a request spends no token, except as the errors of
-	// stint.Decider say. A rule whose Key returns an error of its own does not apply,
-	// and the others do. Errors about the request itself are answered with 400 in
-	// any case.
+	// FailOpen lets a request pass if the Limiter returns an error, as rules.Options
+	// says, instead of answering 503. Errors about the request itself are answered
+	// with 400 in any case.
 	FailOpen bool
 
 	// Observers receive every decision and error. The first in the slice is called

@@ -8,11 +8,9 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// A Rule applies a limit to requests. [rules.Rule] explains its fields:
-// Pattern, Key and Optional; Cost and CostFunc; Count and Refund; LockOut and
-// LockOutMax; InFlight, InFlightFunc, InFlightWait and InFlightQueue; Settle;
-// Shadow. The outcome is the status that the handler chooses. See SetStatus for
-// frameworks whose handlers return an error instead.
+// A Rule applies a limit to requests. [rules.Rule] explains its fields. The outcome
+// is the status that the handler chooses. See SetStatus for frameworks whose
+// handlers return an error instead.
 //
 // Pattern is an http.ServeMux pattern, such as "POST /login" or "/users/{id}/". A
 // rule applies if its own pattern matches, even if other rules match too. Other

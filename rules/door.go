@@ -23,7 +23,8 @@ type Options[R Request] struct {
 	// good for any limit. nil means false.
 	OnUnix func(R) bool
 
-	// FailOpen lets a request pass if the Limiter returns an error. A rule whose Key
+	// FailOpen lets a request pass if the Limiter returns an error. Such a request
+	// spends no token, except as the errors of stint.Decider say. A rule whose Key
 	// returns an error of its own does not apply, and the others do. Errors about
 	// the request itself still stop it: ErrNoID, an id that the limit refuses, a cost
 	// that it never admits.
@@ -140,9 +141,8 @@ func (d *Door[R, O]) apply(r *R) (p *Pass[R, O], err error) {
 	return p, nil
 }
 
-// passes reports whether a request passes although there is an error, because of
-// FailOpen. It does not if the request itself is at fault: it has no id, or a
-// refused one, or a cost that its limit never admits.
+// passes reports whether a request passes although there is an error, as FailOpen
+// says.
 func (d *Door[R, O]) passes(err error) bool {
 	return d.opts.FailOpen && !errors.Is(err, ErrNoID) && !errors.Is(err, stint.ErrInvalidID) &&
 		!errors.Is(err, stint.ErrNegativeCost) && !errors.Is(err, stint.ErrCostOverBurst)
