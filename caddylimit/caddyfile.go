@@ -43,7 +43,6 @@ func parseApp(d *caddyfile.Dispenser, _ any) (any, error) {
 	return httpcaddyfile.App{Name: "stint", Value: caddyconfig.JSON(a, nil)}, nil
 }
 
-// parseHandler reads the directive stint.
 func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	handler := new(Handler)
 	return handler, handler.UnmarshalCaddyfile(h.Dispenser)
@@ -212,7 +211,6 @@ func number[N int | int64](d *caddyfile.Dispenser, to *N, most N) error {
 	return nil
 }
 
-// statuses reads one or more statuses.
 func statuses(d *caddyfile.Dispenser, to *[]int) error {
 	for d.NextArg() {
 		n, err := strconv.Atoi(d.Val())

@@ -79,7 +79,6 @@ func (f *file) explain(err error) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
-// setLimits puts limits in force.
 func (f *file) setLimits(limits *stint.Limits) error {
 	if err := f.limiter.SetLimits(limits); err != nil {
 		return f.explain(err)

@@ -175,7 +175,6 @@ func (h *Handler) observe(r *http.Request, ds []rules.Decision) {
 	}
 }
 
-// zone returns the zone with a number.
 func (h *Handler) zone(number stint.Name) *Zone {
 	for _, z := range h.Zones {
 		if z.number == number {
@@ -185,7 +184,6 @@ func (h *Handler) zone(number stint.Name) *Zone {
 	panic("caddylimit: a decision of no zone")
 }
 
-// placeholder returns the value of a placeholder of this package.
 func (v *verdict) placeholder(name string) (value any, ok bool) {
 	name, ok = strings.CutPrefix(name, "http.stint.")
 	if !ok || v.zone == nil {

@@ -86,7 +86,6 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 	return r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }
 
-// provision loads the matchers of a zone.
 func (z *Zone) provision(ctx caddy.Context) error {
 	z.Key, z.IPv6Prefix = cmp.Or(z.Key, defaultKey), cmp.Or(z.IPv6Prefix, 64)
 	loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
@@ -138,7 +137,6 @@ func (z *Zone) limit() (stint.Limit, error) {
 	return parseLimit(z.Limit, z.Durability)
 }
 
-// parseLimit reads a limit with its durability.
 func parseLimit(text, durability string) (limit stint.Limit, err error) {
 	switch text {
 	case "unlimited":
@@ -213,7 +211,6 @@ func (z *Zone) counters(of *prometheus.CounterVec) {
 	z.shadowed = of.WithLabelValues(z.Name, "denied in shadow")
 }
 
-// count returns the counter of a decision.
 func (z *Zone) count(d *rules.Decision) prometheus.Counter {
 	switch {
 	case d.Allowed:

@@ -35,13 +35,11 @@ const longestPushback = 24 * time.Hour
 // never is the pushback of a call that would not pass.
 const never = "-1"
 
-// onUnix reports whether a call came over a Unix socket.
 func onUnix(c Call) bool {
 	p, ok := peer.FromContext(c.Ctx)
 	return ok && isUnix(p.Addr)
 }
 
-// failed returns the status for an error.
 func (s *server) failed(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rules.ErrNoID), errors.Is(err, stint.ErrInvalidID):

@@ -74,7 +74,6 @@ func (a shown) concurrent() bool {
 	return a.InFlight.Denied && !a.Allowed || a.Limit.Count == 0 && !a.Limit.IsBlocked()
 }
 
-// quota returns the quota of the policy in the response fields.
 func (a shown) quota() int64 {
 	if a.concurrent() {
 		return max(0, a.InFlight.Limit)

@@ -44,7 +44,6 @@ func newProblem(status int, first, detail, last string) problem {
 	return problem{status, detail, json}
 }
 
-// problemOf returns the answer to an error.
 func problemOf(err error) *problem {
 	switch {
 	case errors.Is(err, rules.ErrNoID), errors.Is(err, stint.ErrInvalidID):

@@ -202,7 +202,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// answer returns what a response says about the server's limits.
 func (t *Transport) answer(res *http.Response) rules.Answer {
 	now := t.Limiter.Now()
 	a := rules.Answer{}
@@ -216,7 +215,6 @@ func (t *Transport) answer(res *http.Response) rules.Answer {
 	return a
 }
 
-// failed reports an error after the response.
 func (t *Transport) failed(r *http.Request, err error) {
 	if t.OnError != nil {
 		t.OnError(r, err)

@@ -142,7 +142,6 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 	return strictest, nil
 }
 
-// spendOne is spend for the only rule of a pass.
 func (p *Pass[R, O]) spendOne(a *part[R, O]) (stint.Decision, error) {
 	var req [1]stint.Request // filled in place: a copy of what was just written takes 20 ns
 	a.request(&req[0])
@@ -173,7 +172,6 @@ func ask(ctx context.Context, lim stint.Decider, reqs ...stint.Request) (stint.D
 	return lim.Do(ctx, q.reqs, nil)
 }
 
-// free returns q to the pool.
 func (q *asked) free() {
 	clear(q.reqs)
 	clear(q.ds)

@@ -161,7 +161,6 @@ func (d *Door[R, O]) newPass() *Pass[R, O] {
 	return p
 }
 
-// key returns the bucket of a request, and the label of its limit.
 func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string, err error) {
 	if key, err = ru.Key(*r); err != nil {
 		return key, "", err
@@ -192,7 +191,6 @@ func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFl
 	a.rule, a.bound = ru, ru
 }
 
-// observe reports decisions to the observers.
 func (d *Door[R, O]) observe(r R, ds []Decision) {
 	if len(ds) == 0 {
 		return
@@ -204,7 +202,6 @@ func (d *Door[R, O]) observe(r R, ds []Decision) {
 	}
 }
 
-// fail reports an error to the observers.
 func (d *Door[R, O]) fail(r R, err error) {
 	for i := range d.opts.Observers {
 		if f := d.opts.Observers[i].Error; f != nil {

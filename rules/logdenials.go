@@ -32,7 +32,6 @@ func LogDenials[R Request](logger *slog.Logger, every time.Duration) Observer[R]
 // maxDenialLines is how many buckets a denialLog remembers.
 const maxDenialLines = 10_000
 
-// denialLog logs denials.
 type denialLog struct {
 	logger *slog.Logger
 	every  time.Duration

@@ -41,7 +41,6 @@ func (p *Pass[R, O]) Value(key any) any {
 	return p.Context.Value(key)
 }
 
-// anyPass is a pass of any kind.
 type anyPass interface {
 	around() anyPass
 	appendAll(ds []Decision) []Decision
@@ -99,7 +98,6 @@ func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err err
 	return p, decision, nil
 }
 
-// observe reports the decisions of a pass to the observers.
 func (p *Pass[R, O]) observe() {
 	q := askedPool.Get().(*asked)
 	defer q.free()
@@ -240,14 +238,12 @@ func (p *Pass[R, O]) End(outcome O) (changed bool) {
 	return changed
 }
 
-// in reports whether a rule is in a state.
 func (p *Pass[R, O]) in(a *part[R, O], s state) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return a.state == s
 }
 
-// count spends the tokens of a rule that counts the outcome.
 func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 	begun := p.door.lim.Now().UnixNano()
 	d, err := ask(context.Background(), p.door.lim, a.RuleKey.Cost(a.Cost))
@@ -264,7 +260,6 @@ func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 	return a.Decision, nil
 }
 
-// refund returns the tokens of the rules that refund the outcome.
 func (p *Pass[R, O]) refund(outcome O) {
 	var back []*part[R, O] // first all are asked, because a function of the user may panic
 	var reqs []stint.Request

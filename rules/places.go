@@ -55,7 +55,6 @@ type entry struct {
 	next    *entry
 }
 
-// waiter is a request in a queue.
 type waiter struct {
 	most  int64
 	enter chan struct{} // closed under mu when the request has its place

@@ -157,7 +157,6 @@ func (ru *Rule[R, O]) stamps() bool { return ru.Refund != nil || ru.LockOut > 0 
 // changes reports whether the decision of the rule may change later.
 func (ru *Rule[R, O]) changes() bool { return ru.Count != nil || ru.stamps() }
 
-// cost returns how many tokens a request takes.
 func (ru *Rule[R, O]) cost(r *R) int64 {
 	if ru.CostFunc != nil {
 		return ru.CostFunc(*r)
