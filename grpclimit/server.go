@@ -38,14 +38,15 @@ import (
 func Server(
 	lim stint.Decider, opts *Options, rs ...Rule,
 ) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
-	s := &server{lim: lim, exempt: exempt}
+	s := &server{lim: lim}
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.Exempt != nil {
-		s.exempt = slices.Clone(s.opts.Exempt)
+	if s.opts.Exempt == nil {
+		s.opts.Exempt = exempt
 	}
-	for _, method := range s.exempt {
+	s.opts.Exempt = slices.Clone(s.opts.Exempt)
+	for _, method := range s.opts.Exempt {
 		if !isMethod(method) {
 			panic(fmt.Sprintf("grpclimit: Server: Exempt has %q, want /pkg.Service/Method or /pkg.Service/*", method))
 		}
@@ -72,7 +73,6 @@ type server struct {
 	lim        stint.Decider
 	door       *rules.Door[Call, codes.Code]
 	opts       Options
-	exempt     []string
 	counts     [sent + 1]bool // some rule is for messages of a way, or for calls
 	byIP       httplimit.KeyFunc
 	proxyField string // "" if no proxy is trusted
@@ -84,7 +84,7 @@ type server struct {
 type pass = rules.Pass[Call, codes.Code]
 
 func (s *server) isExempt(method string) bool {
-	return slices.ContainsFunc(s.exempt, func(pattern string) bool { return matches(pattern, method) })
+	return slices.ContainsFunc(s.opts.Exempt, func(pattern string) bool { return matches(pattern, method) })
 }
 
 func (s *server) unary(

@@ -20,10 +20,7 @@ func (a shown) tells() bool { return !a.Shadow && (a.Limit.Count > 0 || a.concur
 
 // stricterThan reports whether the response fields show a rather than b.
 func (a shown) stricterThan(b shown) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if !a.Allowed {
+	if a.RetryAfter != b.RetryAfter { // only a denial has one
 		return a.RetryAfter > b.RetryAfter
 	}
 	left, _ := a.state()

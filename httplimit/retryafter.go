@@ -117,9 +117,9 @@ func nothingLeft(lines []string) (wait time.Duration, empty bool) {
 		if !ok {
 			continue
 		}
-		left, _ := item.Params.Get("r")
+		left, _ := item.Params.Get(strings.Trim(leftParam, ";="))
 		if left, ok := left.(int64); ok && left == 0 {
-			reset, _ := item.Params.Get("t")
+			reset, _ := item.Params.Get(strings.Trim(resetParam, ";="))
 			seconds, _ := reset.(int64) // 0 if it is of another type
 			wait, empty = max(wait, ofSeconds(float64(seconds))), true
 		}
