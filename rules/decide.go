@@ -38,7 +38,7 @@ func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
 	}
 	p.stamp()
 	if len(p.parts) == 1 && p.parts[0].decides() {
-		strictest, err = p.spendOne(&p.parts[0])
+		strictest, err = p.spendAlone(&p.parts[0], true)
 	} else {
 		strictest, err = p.spend()
 	}
@@ -47,7 +47,7 @@ func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
 	}
 	for i := range p.parts {
 		if a := &p.parts[i]; a.Shadow && a.state == pending {
-			if err := p.learn(a, strictest.Allowed); err != nil {
+			if _, err := p.spendAlone(a, strictest.Allowed); err != nil {
 				d.fail(p.Request, err)
 			}
 		}
@@ -142,12 +142,16 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 	return strictest, nil
 }
 
-func (p *Pass[R, O]) spendOne(a *part[R, O]) (stint.Decision, error) {
+// spendAlone decides on one rule in a call of its own: on the only one of a pass, or
+// on a Shadow rule, which spends only if the other rules allowed the request.
+func (p *Pass[R, O]) spendAlone(a *part[R, O], allowed bool) (stint.Decision, error) {
 	var req [1]stint.Request // filled in place: a copy of what was just written takes 20 ns
-	a.request(&req[0])
+	if a.request(&req[0]); !allowed {
+		req[0].Mode = stint.CheckOnly
+	}
 	d, err := ask(p.Context, p.door.lim, req[:]...)
 	if err == nil {
-		p.decided(a, &d, d.Allowed)
+		p.decided(a, &d, allowed && (d.Allowed || a.Shadow && a.rule.Count != nil))
 	}
 	return d, err
 }
@@ -178,22 +182,6 @@ func (q *asked) free() {
 	clear(q.seen)
 	q.reqs, q.ds, q.seen = q.reqs[:0], q.ds[:0], q.seen[:0]
 	askedPool.Put(q)
-}
-
-// learn sets the decision of a Shadow rule, which spends only if the other
-// rules allowed the request.
-func (p *Pass[R, O]) learn(a *part[R, O], allowed bool) error {
-	var req stint.Request
-	if a.request(&req); !allowed {
-		req.Mode = stint.CheckOnly
-	}
-	decision, err := ask(p.Context, p.door.lim, req)
-	if err != nil {
-		return err
-	}
-	allowed = allowed && (decision.Allowed || a.rule.Count != nil)
-	p.decided(a, &decision, allowed)
-	return nil
 }
 
 // decided sets the decision of a rule, and its state. If the decision allows, but
