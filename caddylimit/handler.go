@@ -83,9 +83,12 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 // limit puts the rules of the zones in front of the next handler.
 func (h *Handler) limit(lim stint.Decider, rules []httplimit.Rule) {
 	h.limited = httplimit.Middleware(lim, &httplimit.Options{
-		FailOpen:  h.FailOpen,
-		Denied:    denied,
-		Observers: []httplimit.Observer{{Decisions: h.observe, Error: h.observeError}},
+		FailOpen: h.FailOpen,
+		Denied:   denied,
+		Observers: []httplimit.Observer{{
+			Decisions: h.observe,
+			Error:     func(*http.Request, error) { h.errors.Inc() }, // the log of the requests has them, too
+		}},
 	}, rules...)(http.HandlerFunc(next))
 }
 
@@ -200,12 +203,6 @@ func (v *verdict) placeholder(name string) (value any, ok bool) {
 		}
 	}
 	return nil, false
-}
-
-// observeError counts errors. They are also in the answer, so the log of the
-// requests has them.
-func (h *Handler) observeError(*http.Request, error) {
-	h.errors.Inc()
 }
 
 var (

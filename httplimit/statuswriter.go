@@ -87,36 +87,29 @@ func (w *statusWriter) wrapped() http.ResponseWriter {
 	hijack := can[http.Hijacker](w.ResponseWriter)
 	switch {
 	case flush && hijack: // HTTP/1
-		return struct {
-			*statusWriter
-			flusher
-			hijacker
-		}{w, flusher{w}, hijacker{w}}
+		return hijacker{flusher{w}}
 	case flush: // HTTP/2
-		return struct {
-			*statusWriter
-			flusher
-		}{w, flusher{w}}
+		return flusher{w}
 	}
 	return w
 }
 
-type flusher struct{ sw *statusWriter }
+type flusher struct{ *statusWriter }
 
-func (f flusher) Flush() { f.FlushError() }
+func (w flusher) Flush() { w.FlushError() }
 
 // FlushError is Flush for http.ResponseController.
-func (f flusher) FlushError() error {
-	f.sw.choose(http.StatusOK)
-	return http.NewResponseController(f.sw.ResponseWriter).Flush()
+func (w flusher) FlushError() error {
+	w.choose(http.StatusOK)
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-type hijacker struct{ sw *statusWriter }
+type hijacker struct{ flusher }
 
-func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(h.sw.ResponseWriter).Hijack()
+func (w hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
-		h.sw.choose(http.StatusSwitchingProtocols)
+		w.choose(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
 }

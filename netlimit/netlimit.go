@@ -119,7 +119,7 @@ const connections stint.Name = 1
 // unlimited is a Decider of a Listener's own, for the bound InFlight: only this
 // Listener counts, and Accept never waits for it.
 type unlimited struct {
-	stint.Decider // nil, because rules asks for nothing else
+	stint.Decider // nil, because a door with one rule asks for nothing else
 	limits        *stint.Limits
 }
 
@@ -133,12 +133,8 @@ func newUnlimited() *unlimited {
 
 func (u *unlimited) Limits() *stint.Limits { return u.limits }
 
-func (u *unlimited) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	d := stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}
-	for i := range ds {
-		ds[i] = d
-	}
-	return d, nil
+func (u *unlimited) Do(_ context.Context, reqs []stint.Request, _ []stint.Decision) (stint.Decision, error) {
+	return stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}, nil
 }
 
 // unmapped returns a network of IPv4 addresses as such, if it is written as
