@@ -7,7 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -228,7 +228,7 @@ func (z *Zone) conflict(other *Zone) error {
 		"durability":     z.Durability == other.Durability,
 		"ipv6_prefix":    z.IPv6Prefix == other.IPv6Prefix,
 		"override":       maps.Equal(z.Overrides, other.Overrides),
-		"override files": reflect.DeepEqual(z.OverrideFiles, other.OverrideFiles),
+		"override files": slices.Equal(z.OverrideFiles, other.OverrideFiles),
 	} {
 		if !equal {
 			return fmt.Errorf("zone %s has two meanings: its %s differs between two places; "+

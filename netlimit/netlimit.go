@@ -101,7 +101,7 @@ func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
 		ln.local, _ = lim.(*stint.Limiter)
 	}
 	if ln.opts.InFlight != 0 {
-		ln.open = newUnlimited()
+		ln.open = new(unlimited)
 		ln.places = rules.New(ln.open, of, rule{Key: keyOf(connections), InFlight: int64(ln.opts.InFlight)})
 	}
 	return ln
@@ -116,22 +116,15 @@ func keyOf(name stint.Name) rules.KeyFunc[Peer] {
 // connections is the Name of the bound InFlight.
 const connections stint.Name = 1
 
+// connectionLimits has no mistake that could be an error.
+var connectionLimits, _ = stint.NewLimits(stint.Names{connections: {Label: "connections", Limit: stint.Unlimited}})
+
 // unlimited is a Decider of a Listener's own, for the bound InFlight: only this
-// Listener counts, and Accept never waits for it.
-type unlimited struct {
-	stint.Decider // nil, because a door with one rule asks for nothing else
-	limits        *stint.Limits
-}
+// Listener counts, and Accept never waits for it. The Decider in it is nil, because a
+// door with one rule asks for nothing else.
+type unlimited struct{ stint.Decider }
 
-func newUnlimited() *unlimited {
-	limits, err := stint.NewLimits(stint.Names{connections: {Label: "connections", Limit: stint.Unlimited}})
-	if err != nil {
-		panic(err)
-	}
-	return &unlimited{limits: limits}
-}
-
-func (u *unlimited) Limits() *stint.Limits { return u.limits }
+func (u *unlimited) Limits() *stint.Limits { return connectionLimits }
 
 func (u *unlimited) Do(_ context.Context, reqs []stint.Request, _ []stint.Decision) (stint.Decision, error) {
 	return stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}, nil
