@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// maxLine is the length in bytes of the longest line. Servers cut a request at
-// a few KiB.
+// maxLine is the length in bytes of the longest line, without its end. Servers
+// cut a request at a few KiB.
 const maxLine = 1 << 20
 
 // byteOrderMark begins a file that some editors and Windows programs write.
@@ -39,11 +39,12 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 		}
 		in = ReadAhead(ctx, plain)
 	}
-	var long []byte
 	for number := 1; ; number++ {
 		line, err := in.ReadSlice('\n')
-		if err == bufio.ErrBufferFull {
-			line, long, err = readLong(in, append(long[:0], line...))
+		var wrong error
+		for err == bufio.ErrBufferFull {
+			wrong = errLineTooLong
+			_, err = in.ReadSlice('\n')
 		}
 		if errors.Is(err, io.ErrUnexpectedEOF) {
 			return errCutOff
@@ -54,12 +55,10 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 		if err == io.EOF && len(line) == 0 {
 			return nil
 		}
-		var wrong error
-		if err == io.EOF {
+		if wrong != nil {
+			line = nil
+		} else if err == io.EOF {
 			wrong = errUnended
-		}
-		if len(line) > maxLine {
-			line, wrong = nil, errLineTooLong
 		}
 		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 		line = bytes.TrimPrefix(line, byteOrderMark)
@@ -72,24 +71,10 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 	}
 }
 
-// readLong reads the rest of a line that begins with long. It keeps only the
-// beginning of a line that is too long.
-func readLong(in *bufio.Reader, long []byte) (line, buffer []byte, err error) {
-	err = bufio.ErrBufferFull
-	for err == bufio.ErrBufferFull {
-		var part []byte
-		part, err = in.ReadSlice('\n')
-		if len(long) <= maxLine {
-			long = append(long, part...)
-		}
-	}
-	return long, long, err
-}
-
 // ReadAhead reads r in a goroutine, until ctx ends. So a signal need not wait for
 // a pipe without input. Unpacking also runs at the same time as the decisions:
-// the Reader has space for a whole part, so the next one is read while this one
-// is used.
+// the Reader has space for several parts, so the next one is read while this one
+// is used. Its ReadSlice returns the longest line with its end.
 func ReadAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 	const part = 1 << 17
 	out, in := io.Pipe()
@@ -98,5 +83,5 @@ func ReadAhead(ctx context.Context, r io.Reader) *bufio.Reader {
 		_, err := io.CopyBuffer(in, struct{ io.Reader }{r}, make([]byte, part)) // a WriteTo has parts of its own
 		_ = in.CloseWithError(err)
 	}()
-	return bufio.NewReaderSize(out, 2*part)
+	return bufio.NewReaderSize(out, maxLine+1)
 }
