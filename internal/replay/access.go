@@ -75,31 +75,22 @@ func fixedFields(flag, name, format, example string, fields ...string) error {
 // anything may follow.
 func requestOf(b []byte) (request []byte, ok bool) {
 	b, ok = bytes.CutPrefix(b, []byte(` "`))
-	if !ok {
-		return nil, false
-	}
 	end := 0
-	for ; ; end++ {
-		if end >= len(b) {
-			return nil, false
-		}
-		if b[end] == '"' {
-			break
-		}
+	for end < len(b) && b[end] != '"' {
 		if b[end] == '\\' {
 			end++
 		}
+		end++
 	}
-	request, b = b[:end], b[end+1:]
-	if len(b) < 6 || b[0] != ' ' || b[4] != ' ' {
+	if !ok || end >= len(b) {
 		return nil, false
 	}
-	if _, ok := digits(b[1:4]); !ok {
-		return nil, false
-	}
-	size, _, _ := bytes.Cut(b[5:], []byte(" "))
-	_, ok = digits(size)
-	return request, ok && len(size) > 0 || string(size) == "-"
+	before, after, _ := bytes.Cut(b[end+1:], []byte(" "))
+	status, after, _ := bytes.Cut(after, []byte(" "))
+	size, _, _ := bytes.Cut(after, []byte(" "))
+	_, isNumber := digits(size)
+	_, ok = digits(status)
+	return b[:end], ok && len(before) == 0 && len(status) == 3 && (isNumber || string(size) == "-")
 }
 
 var (

@@ -163,7 +163,7 @@ func digits(b []byte) (n int, ok bool) {
 		}
 		n = 10*n + int(c-'0')
 	}
-	return n, true
+	return n, len(b) > 0
 }
 
 // parseUnixTime reads seconds since 1970 with or without a fraction,
