@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/bits"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,24 +21,34 @@ import (
 
 // Simulation is a load, and limits that decide on it.
 type Simulation struct {
-	title  string
-	times  []int64 // of the requests, in nanoseconds
-	end    int64   // of the load
-	limits []*simulated
-	total  stint.Limit // of tenants
+	title    string
+	requests []request // in order
+	end      int64     // of the load
+	limits   []*simulated
+	total    stint.Limit // of tenants
 }
+
+// request is one of the load.
+type request struct {
+	at int64      // in nanoseconds
+	of *simulated // tenant that sends it; nil: each limit decides on it
+}
+
+func (q request) isFor(l *simulated) bool { return q.of == nil || q.of == l }
 
 // simulated is one limit, or the ceiling of a tenant, and its decisions.
 type simulated struct {
 	name        string
 	limit       stint.Limit
-	asks        []bool // by request: it is for this limit
 	requests    int64  // for this limit
-	admitted    []bool // by request
+	admitted    []bool // by request of the Simulation
 	allowed     int64
 	nearestMiss time.Duration // 0 if nothing was denied
 	missed      int           // number of that request, from 1
-	shared      *shared       // of a tenant
+
+	tenant   bool
+	floor    stint.Limit // zero: none
+	borrowed int64       // requests that were admitted on loan
 }
 
 func (l *simulated) note(request int, d *stint.Decision) {
@@ -82,15 +91,7 @@ func New(in *Scenario) (*Simulation, error) {
 		}
 		s.limits = append(s.limits, &simulated{name: cmp.Or(name, l.String()), limit: l})
 	}
-	for _, load := range in.Load {
-		if err := s.add(load); err != nil {
-			return nil, err
-		}
-	}
-	for _, l := range s.limits {
-		l.asks, l.requests = slices.Repeat([]bool{true}, len(s.times)), int64(len(s.times))
-	}
-	return s, nil
+	return s, s.add(in.Load, nil)
 }
 
 // goType is what yaml adds to an error about an unknown field.
@@ -99,22 +100,33 @@ var goType = regexp.MustCompile(` in type simulate\.(Scenario|Tenant)`)
 var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))` +
 	`(?: after (\S+)(?: idle)?)?$`)
 
-// mostRequests bounds the memory: each request is kept.
-const mostRequests = 1_000_000
+// The bounds of a Simulation. Each request is kept.
+const (
+	mostRequests = 1_000_000
+	longest      = int64(50 * 365 * 24 * time.Hour)
+)
 
-// add appends a load to the others.
-func (s *Simulation) add(load string) error {
+// load is requests at equal distances, after a pause.
+type load struct {
+	pause, length int64 // in nanoseconds
+	over          int64 // from the first request to the last
+	count         int64
+}
+
+// readLoad reads a load. Its pause and its length are at most those of a limit's
+// period, 100 years.
+func readLoad(text string) (l load, err error) {
 	wrong := fmt.Errorf("load %q: want one like '200 in 100ms', '300/1s for 2s', '600 every 4ms' or '200 at once'; "+
-		"'after 5s idle' may follow", load)
-	m := loadPattern.FindStringSubmatch(load)
+		"'after 5s idle' may follow", text)
+	m := loadPattern.FindStringSubmatch(text)
 	if m == nil {
-		return wrong
+		return l, wrong
 	}
 	var bad bool
 	number := func(s string) int64 {
 		n, err := strconv.ParseInt(s, 10, 64)
 		bad = bad || err != nil || n < 1
-		return n
+		return max(1, n)
 	}
 	period := func(s string) int64 { // as in a limit
 		l, err := stint.ParseLimit("1/" + s)
@@ -122,52 +134,59 @@ func (s *Simulation) add(load string) error {
 		return max(1, int64(l.Period))
 	}
 	if m[10] != "" {
-		s.end += period(m[10])
+		l.pause = period(m[10])
 	}
-	var count, over, length int64 // over: from the first to the last request; length: of the whole load
 	switch {
 	case m[2] != "":
-		count, over = number(m[1]), period(m[3])
-		length = over
+		l.count, l.over = number(m[1]), period(m[3])
+		l.length = l.over
 	case m[4] != "":
-		count = number(m[1])
-		every := period(m[5])
-		if count > mostRequests || every > int64(1<<62)/mostRequests {
-			return fmt.Errorf("load %q: want at most %s, and at most %s from one to the next",
-				load, display.Plural(mostRequests, "request"), display.Duration(time.Duration(1<<62/mostRequests).Truncate(time.Minute)))
-		}
-		over, length = (count-1)*every, count*every
+		l.count = min(number(m[1]), mostRequests+1)
+		every := min(period(m[5]), longest/l.count+1)
+		l.over, l.length = (l.count-1)*every, l.count*every
 	case m[6] != "":
-		count = number(m[1])
+		l.count = number(m[1])
 	default:
-		over = period(m[9])
-		length = over
-		hi, lo := bits.Mul64(uint64(number(m[7])), uint64(over))
+		l.over = period(m[9])
+		l.length = l.over
+		hi, lo := bits.Mul64(uint64(number(m[7])), uint64(l.over))
 		every := uint64(period(m[8]))
 		if hi >= every {
-			return wrong
+			return l, wrong
 		}
 		n, _ := bits.Div64(hi, lo, every)
-		count = int64(min(n, mostRequests+1))
+		l.count = int64(min(n, mostRequests+1))
 	}
-	if bad || count < 1 {
-		return wrong
+	if bad || l.count < 1 {
+		return l, wrong
 	}
-	most := int64(50 * 365 * 24 * time.Hour)
-	if count > mostRequests-int64(len(s.times)) || s.end < 0 || s.end+length < s.end || s.end+length > most {
-		return fmt.Errorf("load %q: with it, the loads have more than %s, or take more than 50 years",
-			load, display.Plural(mostRequests, "request"))
-	}
-	for i := range count {
-		at := s.end
-		if count > 1 {
-			hi, lo := bits.Mul64(uint64(i), uint64(over))
-			quotient, _ := bits.Div64(hi, lo, uint64(count-1))
-			at += int64(quotient)
+	return l, nil
+}
+
+// add adds loads that follow each other. Those of a tenant begin with those of the
+// other tenants, so the requests are out of order then.
+func (s *Simulation) add(loads []string, tenant *simulated) error {
+	end := int64(0)
+	for _, text := range loads {
+		l, err := readLoad(text)
+		if err != nil {
+			return err
 		}
-		s.times = append(s.times, at)
+		end += l.pause
+		if l.count > mostRequests-int64(len(s.requests)) || end+l.length > longest {
+			return fmt.Errorf("load %q: with it, the loads have more than %s, or take more than 50 years",
+				text, display.Plural(mostRequests, "request"))
+		}
+		for i := range l.count {
+			at := end
+			if gaps := l.count - 1; gaps > 0 {
+				at += l.over/gaps*i + l.over%gaps*i/gaps
+			}
+			s.requests = append(s.requests, request{at, tenant})
+		}
+		end += l.length
 	}
-	s.end += length
+	s.end = max(s.end, end)
 	return nil
 }
 
@@ -184,15 +203,15 @@ func (s *Simulation) Run() (err error) {
 	nameOf := func(i int) stint.Name { return stint.Name(2 + 2*i) }
 	for i, l := range s.limits {
 		spec := stint.NameSpec{Label: fmt.Sprint("limit", i), ID: stint.Shared, Limit: l.limit}
-		if l.shared != nil {
+		if l.tenant {
 			spec.Label, spec.Parent = l.name, total
-			if l.shared.floor != (stint.Limit{}) {
+			if l.floor != (stint.Limit{}) {
 				spec.Floor = nameOf(i) + 1
-				names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.shared.floor}
+				names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.floor}
 			}
 		}
 		names[nameOf(i)] = spec
-		l.admitted = make([]bool, len(s.times))
+		l.admitted = make([]bool, len(s.requests))
 	}
 	limits, err := stint.NewLimits(names)
 	if err != nil {
@@ -206,12 +225,13 @@ func (s *Simulation) Run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, limiter.Close()) }()
-	for i, at := range s.times {
-		now.Store(at)
+	for i, q := range s.requests {
+		now.Store(q.at)
 		for j, l := range s.limits {
-			if !l.asks[i] {
+			if !q.isFor(l) {
 				continue
 			}
+			l.requests++
 			d, err := limiter.Spend(nameOf(j).Key(""), 1)
 			if err != nil {
 				return err
@@ -221,8 +241,8 @@ func (s *Simulation) Run() (err error) {
 	}
 	stats := limiter.Stats().Limits
 	for i, l := range s.limits {
-		if l.shared != nil {
-			l.shared.borrowed = stats[nameOf(i)].Allowed - stats[nameOf(i)+1].Allowed // of its floor
+		if l.tenant {
+			l.borrowed = stats[nameOf(i)].Allowed - stats[nameOf(i)+1].Allowed // of its floor
 		}
 	}
 	return nil
@@ -247,12 +267,12 @@ type LimitSummary struct {
 
 // Summary returns the results.
 func (s *Simulation) Summary() Summary {
-	out := Summary{Requests: len(s.times)}
+	out := Summary{Requests: len(s.requests)}
 	for _, l := range s.limits {
 		one := LimitSummary{Name: l.name, Limit: display.NewJSONLimit(l.limit),
 			Allowed: l.allowed, Denied: l.requests - l.allowed}
-		if l.shared != nil {
-			one.Floor, one.Borrowed = display.NewJSONLimit(l.shared.floor), &l.shared.borrowed
+		if l.tenant {
+			one.Floor, one.Borrowed = display.NewJSONLimit(l.floor), &l.borrowed
 			if l.limit.IsUnlimited() {
 				one.Limit = nil
 			}

@@ -87,7 +87,7 @@ func TestSimulateSource(t *testing.T) {
 		{"300 at once", 200, 1, 300, 10 * time.Millisecond},
 	} {
 		s := simulateLoad(t, c.load)
-		assert.EqualValues(t, c.all, len(s.times), c.load)
+		assert.EqualValues(t, c.all, len(s.requests), c.load)
 		assert.Equal(t, c.token, s.limits[0].allowed, c.load)
 		assert.Equal(t, c.leaky, s.limits[1].allowed, c.load)
 		assert.Equal(t, c.nearest, s.limits[1].nearestMiss, c.load)
@@ -97,12 +97,12 @@ func TestSimulateSource(t *testing.T) {
 // The simulation decides as the model does.
 func TestSimulateAgainstModel(t *testing.T) {
 	s := simulateLoad(t, "50 in 77ms", "300/1s for 3s after 123ms", "9 at once", "70 every 13ms after 1s idle")
-	require.Len(t, s.times, 50+900+9+70)
+	require.Len(t, s.requests, 50+900+9+70)
 	for _, l := range s.limits {
 		m := modeltest.NewTokens(l.limit.Burst, l.limit.Count, int64(l.limit.Period))
 		denied := 0
-		for i, at := range s.times {
-			want := m.Spend(at, 1) == 0
+		for i, q := range s.requests {
+			want := m.Spend(q.at, 1) == 0
 			require.Equal(t, want, l.admitted[i], "%s: request %d", l.name, i+1)
 			if !want {
 				denied++
@@ -115,10 +115,12 @@ func TestSimulateAgainstModel(t *testing.T) {
 func TestLoads(t *testing.T) {
 	times := func(loads ...string) ([]int64, int64) {
 		s := &Simulation{}
-		for _, load := range loads {
-			require.NoError(t, s.add(load), load)
+		require.NoError(t, s.add(loads, nil), loads)
+		var times []int64
+		for _, q := range s.requests {
+			times = append(times, q.at)
 		}
-		return s.times, s.end
+		return times, s.end
 	}
 	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once",
 		"1000000000/1s for 3ns after 90ns", "1 in 1d")
@@ -133,12 +135,16 @@ func TestLoads(t *testing.T) {
 		"1.5 in 1s", "200 in 100ms idle", "300/m for 2s", "300/1s", "0/1s for 2s", "1/1h for 1s", "1 every 0s",
 		"1000001 at once", "9223372036854775807 every 1h", "1000 every 9223372036854775807ns",
 		"9223372036854775807/1ns for 100w", "1 in 1s after 100000w", "99999999999999999999 at once", "1 in 2609w",
+		"1 in 50w after 2600w", "2 every 1305w", "1000000 every 1w", "1 in 5200w after 5200w",
 	} {
-		err := (&Simulation{}).add(load)
+		err := (&Simulation{}).add([]string{load}, nil)
 		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", load))
 	}
-	s := &Simulation{}
-	require.NoError(t, s.add("1000000 at once"))
-	assert.Error(t, s.add("1 at once"))
-	assert.Error(t, s.add("9223372036854775807 at once"))
+	for _, more := range []string{"1 at once", "9223372036854775807 at once", "2600 every 1w"} {
+		err := (&Simulation{}).add([]string{"1000000 in 1w", more}, nil)
+		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", more))
+	}
+	got, end = times("3 every 800w")
+	assert.Equal(t, []int64{0, end / 3, end / 3 * 2}, got)
+	assert.Equal(t, 2400*7*24*int64(time.Hour), end)
 }

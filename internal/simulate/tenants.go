@@ -8,7 +8,6 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/chart"
-	"github.com/stint-go/stint/internal/display"
 )
 
 // Scenario is the content of a scenario file: limits that decide on the same
@@ -31,12 +30,6 @@ type Tenant struct {
 // HasTenants reports whether the scenario is one of tenants.
 func (in *Scenario) HasTenants() bool { return in.Total != "" || in.Tenants != nil }
 
-// shared is what a simulated tenant has besides its ceiling.
-type shared struct {
-	floor    stint.Limit // zero: none
-	borrowed int64       // requests that were admitted on loan
-}
-
 func readTenants(in *Scenario) (*Simulation, error) {
 	switch {
 	case len(in.Limits)+len(in.Load) > 0:
@@ -53,58 +46,38 @@ func readTenants(in *Scenario) (*Simulation, error) {
 		return nil, err
 	}
 	s := &Simulation{title: cmp.Or(in.Title, "Tenants of "+total.String()), total: total}
-	type asked struct {
-		at int64
-		by int
-	}
-	var all []asked
 	for i, t := range in.Tenants {
-		l := &simulated{name: cmp.Or(t.Name, fmt.Sprint("tenant ", i+1)), limit: stint.Unlimited, shared: &shared{}}
+		l := &simulated{name: cmp.Or(t.Name, fmt.Sprint("tenant ", i+1)), limit: stint.Unlimited, tenant: true}
 		if t.Ceiling != "" {
 			if l.limit, err = stint.ParseLimit(t.Ceiling); err != nil {
 				return nil, err
 			}
 		}
 		if t.Floor != "" {
-			if l.shared.floor, err = stint.ParseLimit(t.Floor); err != nil {
+			if l.floor, err = stint.ParseLimit(t.Floor); err != nil {
 				return nil, err
 			}
 		}
-		own := &Simulation{}
-		for _, load := range t.Load {
-			if err := own.add(load); err != nil {
-				return nil, err
-			}
+		if err := s.add(t.Load, l); err != nil {
+			return nil, err
 		}
-		for _, at := range own.times {
-			all = append(all, asked{at, i})
-		}
-		s.end = max(s.end, own.end)
 		s.limits = append(s.limits, l)
 	}
-	if len(all) == 0 || len(all) > mostRequests {
-		return nil, fmt.Errorf("the tenants have %s: want 1 to %d", display.Plural(len(all), "request"), mostRequests)
+	if len(s.requests) == 0 {
+		return nil, errors.New("the tenants have no requests: want a load for one of them")
 	}
-	slices.SortStableFunc(all, func(a, b asked) int { return cmp.Compare(a.at, b.at) })
-	for _, l := range s.limits {
-		l.asks = make([]bool, len(all))
-	}
-	for i, a := range all {
-		s.times = append(s.times, a.at)
-		s.limits[a.by].asks[i] = true
-		s.limits[a.by].requests++
-	}
+	slices.SortStableFunc(s.requests, func(a, b request) int { return cmp.Compare(a.at, b.at) })
 	return s, nil
 }
 
 // describe returns the limits of a simulated limit or tenant.
 func (l *simulated) describe() string {
-	if l.shared == nil {
+	if !l.tenant {
 		return l.limit.String()
 	}
 	words := "no floor"
-	if l.shared.floor != (stint.Limit{}) {
-		words = "floor " + l.shared.floor.String()
+	if l.floor != (stint.Limit{}) {
+		words = "floor " + l.floor.String()
 	}
 	if !l.limit.IsUnlimited() {
 		words += ", ceiling " + l.limit.String()
@@ -115,8 +88,8 @@ func (l *simulated) describe() string {
 // counts returns how many requests were admitted, and how many on loan.
 func (l *simulated) counts() string {
 	s := fmt.Sprintf("%d of %d", l.allowed, l.requests)
-	if l.shared != nil {
-		s += fmt.Sprintf(", %d borrowed", l.shared.borrowed)
+	if l.tenant {
+		s += fmt.Sprintf(", %d borrowed", l.borrowed)
 	}
 	return s
 }

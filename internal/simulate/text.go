@@ -12,7 +12,7 @@ import (
 )
 
 func (s *Simulation) span() (from, to int64) {
-	return s.times[0], max(s.end, s.times[len(s.times)-1])
+	return s.requests[0].at, max(s.end, s.requests[len(s.requests)-1].at)
 }
 
 // Text returns the chart for a terminal of that width: a table of the limits,
@@ -33,7 +33,7 @@ func (s *Simulation) Text(width int) string {
 		limits.Rows = append(limits.Rows, []string{display.Visible(l.name), limit,
 			l.counts(), fmt.Sprint(l.requests - l.allowed), miss})
 	}
-	return fmt.Sprintf("%s: %s\n\n", display.Visible(s.title), display.Plural(len(s.times), "request")) +
+	return fmt.Sprintf("%s: %s\n\n", display.Visible(s.title), display.Plural(len(s.requests), "request")) +
 		limits.Text(width) + s.resets() + s.bars(width) + "\n█ admitted  ░ denied\n"
 }
 
@@ -61,14 +61,14 @@ func (s *Simulation) bars(width int) string {
 	bin := func(at int64) int { return int(min(rows-1, float64(at-from)/float64(max(1, to-from))*rows)) }
 	admitted := make([][rows]int, len(s.limits))
 	most := 0
-	for i, at := range s.times {
+	for i, q := range s.requests {
 		for j, l := range s.limits {
-			if l.asks[i] {
-				requests[j][bin(at)]++
-				most = max(most, requests[j][bin(at)])
+			if q.isFor(l) {
+				requests[j][bin(q.at)]++
+				most = max(most, requests[j][bin(q.at)])
 			}
 			if l.admitted[i] {
-				admitted[j][bin(at)]++
+				admitted[j][bin(q.at)]++
 			}
 		}
 	}
@@ -112,15 +112,15 @@ func (s *Simulation) SVG() []byte {
 	from, to := s.span()
 	steps := func(admitted func(i int) bool) iter.Seq2[int64, int64] {
 		return func(yield func(at, n int64) bool) {
-			for i, at := range s.times {
-				if admitted(i) && !yield(at, 1) {
+			for i, q := range s.requests {
+				if admitted(i) && !yield(q.at, 1) {
 					return
 				}
 			}
 		}
 	}
 	c := chart.Chart{Title: s.title, From: from, To: to, Since: "the beginning",
-		Requests: int64(len(s.times)), Asked: steps(func(int) bool { return true })}
+		Requests: int64(len(s.requests)), Asked: steps(func(int) bool { return true })}
 	for _, l := range s.limits {
 		c.Curves = append(c.Curves, chart.Curve{Name: l.name, Detail: l.describe(), Total: l.allowed,
 			Steps:  steps(func(i int) bool { return l.admitted[i] }),
