@@ -3,6 +3,7 @@ package chart
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/xml"
 	"fmt"
 	"iter"
@@ -33,15 +34,13 @@ const (
 	labelHigh                            = 40 // two lines, and space
 )
 
-// MostCurves is how many curves can be told apart in a chart.
+// MostCurves is how many curves can be told apart in a chart. chart.css has a color
+// for each, c0 to c5, which differ for the color-blind too. They are Okabe and
+// Ito's, darker on white and lighter on black.
 const MostCurves = 6
 
-// svgColors differ for the color-blind too. They are Okabe and Ito's, darker on
-// white and lighter on black.
-var svgColors = [MostCurves][2]string{
-	{"#0072b2", "#56b4e9"}, {"#d55e00", "#ff8c42"}, {"#00805c", "#2fd3a5"},
-	{"#a8478a", "#e59fc9"}, {"#7a6a00", "#f0e442"}, {"#555555", "#bbbbbb"},
-}
+//go:embed chart.css
+var style string
 
 // Chart has curves of counts that grow with time. The first is of all requests,
 // and each of the others, at most MostCurves, of those that a limit admits.
@@ -79,7 +78,7 @@ func (c *Chart) SVG() []byte {
 		`role="img" aria-labelledby="title desc">`+"\n", svgWide, svgHigh)
 	fmt.Fprintf(&b, `<title id="title">%s</title>`+"\n", escaped(c.Title))
 	fmt.Fprintf(&b, `<desc id="desc">%s</desc>`+"\n", escaped("Requests admitted as time goes on: "+strings.Join(results, "; ")+"."))
-	style(&b)
+	fmt.Fprintf(&b, "<style>\n%s</style>\n", style)
 	fmt.Fprintf(&b, `<rect class="back" width="%d" height="%d"/>`+"\n", svgWide, svgHigh)
 	fmt.Fprintf(&b, `<text class="head" x="%d" y="28">%s</text>`+"\n", svgLeft, escaped(display.Shortened(c.Title, 80)))
 	fmt.Fprintf(&b, `<text class="note" x="%d" y="48">requests admitted so far</text>`+"\n", svgLeft)
@@ -141,34 +140,6 @@ func (c *Chart) SVG() []byte {
 	}
 	b.WriteString("</svg>\n")
 	return b.Bytes()
-}
-
-func style(b *bytes.Buffer) {
-	b.WriteString(`<style>
-text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }
-.head { font-size: 16px; font-weight: 600; }
-.name { font-weight: 600; }
-.note, .tick { fill: #59636e; }
-.tick { font-size: 12px; font-variant-numeric: tabular-nums; }
-.back { fill: #ffffff; }
-.grid { stroke: #d1d9e0; fill: none; }
-.line { fill: none; stroke-width: 2.5; stroke-linejoin: round; }
-.asked { stroke: #8c959f; stroke-width: 1.5; stroke-dasharray: 4 4; }
-.tasked { fill: #59636e; }
-`)
-	for i, c := range svgColors {
-		fmt.Fprintf(b, ".c%d { stroke: %s; } .tc%d { fill: %s; }\n", i, c[0], i, c[0])
-	}
-	b.WriteString(`@media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc; }
-.note, .tick, .tasked { fill: #9198a1; }
-.back { fill: #0d1117; }
-.grid { stroke: #3d444d; }
-`)
-	for i, c := range svgColors {
-		fmt.Fprintf(b, ".c%d { stroke: %s; } .tc%d { fill: %s; }\n", i, c[1], i, c[1])
-	}
-	b.WriteString("}\n</style>\n")
 }
 
 func escaped(s string) string {
