@@ -89,7 +89,7 @@ func (l Limit) Resets() string {
 	if c.Unit() == calendar.Hour {
 		clock = strings.TrimPrefix(clock, "00")
 	}
-	return c.Unit().Begins() + " at " + clock + " " + calendar.ZoneText(c.Zone())
+	return c.Unit().Begins() + " at " + clock + " " + c.ZoneText()
 }
 
 // State returns the whole tokens at the time now in a bucket of the limit that
@@ -140,7 +140,7 @@ func (l Limit) calendarMistakes(check func(ok bool, field string, value any, wan
 		return
 	}
 	most := spell.ShortPeriod(c.Unit().Most())
-	check(!c.FarFromUTC(), "zone", calendar.ZoneText(c.Zone()), "a clock that differs from UTC by at most 24h")
+	check(!c.FarFromUTC(), "zone", c.ZoneText(), "a clock that differs from UTC by at most 24h")
 	check(c.Check() == nil, "start", c.Start(), "0 or more, and less than "+most)
 	check(l.Count >= 1 && l.Count <= mostQuota, "quota", l.Count, "1 to 1000000000000")
 	check(l.Burst == l.Count, "burst", l.Burst,

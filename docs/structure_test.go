@@ -43,7 +43,7 @@ var allowedImports = map[string][]string{
 	"internal/cache": {"internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/reciprocal",
 		"internal/since", "internal/spell", "internal/table"},
 
-	"internal/calendar": {},
+	"internal/calendar": {"internal/spell"},
 	"internal/share":    {},
 	"internal/spell":    {},
 	"internal/idmap":    {},

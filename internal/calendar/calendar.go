@@ -2,10 +2,13 @@ package calendar
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // Unit is the length of a period. Its number is stored nowhere: files and other
@@ -82,10 +85,10 @@ func unitOf(s string, spelling func(Unit) string) Unit {
 
 // Calendar is a sequence of periods without gaps.
 type Calendar struct {
-	unit  Unit
-	zone  *time.Location
-	start int64 // after the midnight or full hour of the zone, in nanoseconds
-	text  string
+	unit     Unit
+	zone     *time.Location
+	zoneText string
+	start    int64 // after the midnight or full hour of the zone, in nanoseconds
 }
 
 // Index stands for a Calendar within this process. 0 is none.
@@ -94,15 +97,17 @@ type Index uint32
 // table has every calendar of the process, by Index. It only grows, as limits
 // with new calendars are made.
 var table struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the rest
 	all   atomic.Pointer[[]*Calendar]
-	byKey map[key][]Index // zones may have one name and different clocks
+	of    map[parts]Index
+	zones map[string]*time.Location // that were loaded
 }
 
-type key struct {
+// parts are the parts of a calendar. Zones that are loaded twice are two pointers.
+type parts struct {
 	unit  Unit
+	zone  *time.Location
 	start time.Duration
-	zone  string
 }
 
 // Of returns the calendar with these parts. A nil zone is UTC. Check tells
@@ -111,24 +116,33 @@ func Of(unit Unit, zone *time.Location, start time.Duration) Index {
 	if zone == nil {
 		zone = time.UTC
 	}
-	k := key{unit, start, ZoneText(zone)}
+	p := parts{unit, zone, start}
 	table.mu.Lock()
 	defer table.mu.Unlock()
+	if i, ok := table.of[p]; ok {
+		return i
+	}
+	c := &Calendar{unit, zone, zoneTextLocked(zone), int64(start)}
 	all := known()
-	for _, i := range table.byKey[k] {
-		if sameClock(all[i].zone, zone) {
-			return i
-		}
+	i := slices.IndexFunc(all, c.same)
+	if i < 0 {
+		i = len(all)
+		all = append(all, c) // readers of a shorter slice do not see it
+		table.all.Store(&all)
 	}
-	c := &Calendar{unit: unit, zone: zone, start: int64(start), text: text(unit, k.zone, start)}
-	i := Index(len(all))
-	all = append(all, c) // readers of a shorter slice do not see it
-	table.all.Store(&all)
-	if table.byKey == nil {
-		table.byKey = make(map[key][]Index)
+	const most = 1000 // programs load a zone once, or each time
+	if len(table.of) >= most || table.of == nil {
+		table.of = make(map[parts]Index)
 	}
-	table.byKey[k] = append(table.byKey[k], i)
-	return i
+	table.of[p] = Index(i)
+	return Index(i)
+}
+
+// same reports whether two calendars are one. Zones may have one name and different
+// clocks.
+func (c *Calendar) same(other *Calendar) bool {
+	return other != nil && c.unit == other.unit && c.start == other.start && c.zoneText == other.zoneText &&
+		sameClock(c.zone, other.zone)
 }
 
 func known() []*Calendar {
@@ -146,6 +160,11 @@ func (c *Calendar) Unit() Unit { return c.unit }
 
 // Zone returns the time zone whose clock counts.
 func (c *Calendar) Zone() *time.Location { return c.zone }
+
+// ZoneText returns the zone as the function Zone reads it: its name in the tz
+// database, or its offset if that is fixed. A zone that was made in another way
+// keeps its own name.
+func (c *Calendar) ZoneText() string { return c.zoneText }
 
 // Start returns when a date begins, after midnight; of hours, after the full
 // hour.
@@ -165,34 +184,21 @@ func (c *Calendar) Check() error {
 	case c.unit == None:
 		return fmt.Errorf("only a limit that follows the calendar has a start, such as 100/day from 4h")
 	case c.start < 0 || c.start >= int64(most):
-		return fmt.Errorf("start is %s, want 0 or more, and less than %s", short(c.Start()), short(most))
+		return fmt.Errorf("start is %s, want 0 or more, and less than %s", spell.ShortPeriod(c.Start()),
+			spell.ShortPeriod(most))
 	}
 	return nil
 }
 
 // String returns the calendar as Parse reads it: "month", "day@Europe/Berlin",
 // "day@America/Los_Angeles from 4h". UTC is not written.
-func (c *Calendar) String() string { return c.text }
-
-func text(unit Unit, zone string, start time.Duration) string {
-	s := unit.String()
-	if zone != "UTC" {
-		s += "@" + zone
+func (c *Calendar) String() string {
+	s := c.unit.String()
+	if c.zoneText != "UTC" {
+		s += "@" + c.zoneText
 	}
-	if start != 0 {
-		s += " from " + short(start)
-	}
-	return s
-}
-
-// short returns a duration without units that are 0: "4h".
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
+	if c.start != 0 {
+		s += " from " + spell.ShortPeriod(c.Start())
 	}
 	return s
 }
@@ -250,20 +256,16 @@ func NewClock(c *Calendar) *Clock {
 func (k *Clock) Last() *Period { return k.last.Load() }
 
 // End returns the end of the period that contains now.
-func (k *Clock) End(now int64) int64 {
-	p := k.last.Load()
-	if now < p.Start || now >= p.End {
-		p = k.find(now)
-	}
-	return p.End
-}
+func (k *Clock) End(now int64) int64 { return k.at(now).End }
 
 // Now returns the period that contains now.
-func (k *Clock) Now(now int64) Period {
+func (k *Clock) Now(now int64) Period { return *k.at(now) }
+
+func (k *Clock) at(now int64) *Period {
 	if p := k.last.Load(); p.Contains(now) {
-		return *p
+		return p
 	}
-	return *k.find(now)
+	return k.find(now)
 }
 
 // find computes the period of now, and remembers it if it is the latest.

@@ -117,16 +117,17 @@ func TestOffsetText(t *testing.T) {
 	for _, seconds := range []int{0, 1, 30, 59, 60, 61, 90 * 60, 15*3600 + 59, 24*3600 - 1, 24 * 3600} {
 		for _, offset := range []int{seconds, -seconds} {
 			zone := time.FixedZone("", offset)
-			again, err := Zone(ZoneText(zone))
+			c := Of(Day, zone, 0).Calendar()
+			again, err := Zone(c.ZoneText())
 			require.NoError(t, err, "%d", offset)
-			require.True(t, sameClock(zone, again), "%d is written as %s", offset, ZoneText(zone))
-			require.False(t, Of(Day, zone, 0).Calendar().FarFromUTC())
+			require.True(t, sameClock(zone, again), "%d is written as %s", offset, c.ZoneText())
+			require.False(t, c.FarFromUTC())
 		}
 	}
 	for _, offset := range []int{24*3600 + 1, -24*3600 - 1, 31 * 3600, 1000 * 3600} {
-		zone := time.FixedZone("", offset)
-		require.True(t, Of(Day, zone, 0).Calendar().FarFromUTC())
-		_, err := Zone(ZoneText(zone))
+		c := Of(Day, time.FixedZone("", offset), 0).Calendar()
+		require.True(t, c.FarFromUTC())
+		_, err := Zone(c.ZoneText())
 		require.Error(t, err)
 	}
 	for _, text := range []string{"+24:01", "+1:00", "+01", "+01:60", "+01:00:60", "+01:00:00:00", "-", "+ab:cd", "++1:00"} {

@@ -17,6 +17,6 @@
 //
 // Calendars are kept in a table for the whole process, so that an Index stands
 // for a unit, a zone and a start: two calendars are the same if their Indexes
-// are equal. The table and the zones that were loaded are guarded by one mutex
-// each. No other lock is taken while one of them is held.
+// are equal. The table and the zones that were loaded are guarded by one mutex. No
+// other lock is taken while it is held.
 package calendar

@@ -5,17 +5,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-)
 
-// zones has the zones that were loaded by name, and the texts of zones that
-// callers made.
-var zones struct {
-	mu     sync.Mutex
-	loaded map[string]*time.Location
-	texts  map[*time.Location]string
-}
+	"github.com/stint-go/stint/internal/spell"
+)
 
 // ErrNoDatabase is the error of every zone except UTC and fixed offsets if the
 // machine has no tz database.
@@ -34,60 +27,41 @@ func Zone(name string) (*time.Location, error) {
 	if offset, ok := parseOffset(name); ok {
 		return time.FixedZone(name, offset), nil
 	}
-	zones.mu.Lock()
-	defer zones.mu.Unlock()
-	return load(name)
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	return loadLocked(name)
 }
 
-// load returns a zone of the tz database. zones.mu is held.
-func load(name string) (*time.Location, error) {
-	if zone := zones.loaded[name]; zone != nil {
+// loadLocked returns a zone of the tz database. table.mu is held.
+func loadLocked(name string) (*time.Location, error) {
+	if zone := table.zones[name]; zone != nil {
 		return zone, nil
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil {
 		if _, none := time.LoadLocation("Europe/London"); none != nil {
-			return nil, fmt.Errorf("zone %s: %w", quote(name), ErrNoDatabase)
+			return nil, fmt.Errorf("zone %s: %w", spell.Quote(name), ErrNoDatabase)
 		}
-		return nil, fmt.Errorf("zone is %s, want a name of the tz database such as Europe/Berlin", quote(name))
+		return nil, fmt.Errorf("zone is %s, want a name of the tz database such as Europe/Berlin", spell.Quote(name))
 	}
-	if zones.loaded == nil {
-		zones.loaded = make(map[string]*time.Location)
+	if table.zones == nil {
+		table.zones = make(map[string]*time.Location)
 	}
-	zones.loaded[name] = zone
+	table.zones[name] = zone
 	return zone, nil
 }
 
-func quote(name string) string {
-	if len(name) > 80 {
-		name = name[:80] + "…"
-	}
-	return fmt.Sprintf("%q", name)
-}
-
-// ZoneText returns the zone as Zone reads it: its name in the tz database, or
-// its offset if that is fixed. A zone that was made in another way keeps its
-// own name.
-func ZoneText(zone *time.Location) string {
+// zoneTextLocked returns the text for ZoneText. table.mu is held.
+func zoneTextLocked(zone *time.Location) string {
+	text := zone.String()
 	if zone == time.UTC || zone == time.Local {
-		return zone.String()
-	}
-	zones.mu.Lock()
-	defer zones.mu.Unlock()
-	if text, ok := zones.texts[zone]; ok {
 		return text
 	}
-	text := zone.String()
-	if known, err := load(text); text == "" || err != nil || !sameClock(known, zone) {
+	if known, err := loadLocked(text); text == "" || err != nil || !sameClock(known, zone) {
 		if t := time.Unix(0, 0).In(zone); isFixed(t) {
-			text = offsetText(t)
+			return offsetText(t)
 		}
 	}
-	const most = 1000 // programs load a zone once, or each time
-	if len(zones.texts) >= most || zones.texts == nil {
-		zones.texts = make(map[*time.Location]string)
-	}
-	zones.texts[zone] = text
 	return text
 }
 
