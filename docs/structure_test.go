@@ -55,14 +55,14 @@ var allowedImports = map[string][]string{
 	"internal/chart":    {"internal/display"},
 	"internal/replay":   {".", "internal/chart", "internal/display"},
 	"internal/resp":     {},
-	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
+	"internal/simulate": {".", "internal/chart", "internal/display", "go.yaml.in/yaml/v4"},
 
 	"internal/filecopy":   {"internal/bboltpage"}, // tests only
 	"internal/testlength": {},                     // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
 	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                          // tests only
-	"internal/decidertest": {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/decidertest": {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "go.yaml.in/yaml/v4"}, // tests only
 	"internal/rulestest": {".", "hostlimit", "httplimit", "rules", "internal/decidertest", "internal/testlength",
 		"github.com/stretchr/testify/"}, // tests only
 	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
@@ -70,7 +70,7 @@ var allowedImports = map[string][]string{
 	"internal/hold":           {"."},
 	"storetest":               {"."},
 	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
-	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "gopkg.in/yaml.v3"},
+	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "go.yaml.in/yaml/v4"},
 	"rules":                   {".", "internal/hold", "internal/spell"},
 	"httplimit":               {".", "rules", "github.com/dunglas/httpsfv"},
 	"netlimit":                {".", "rules"},
@@ -79,7 +79,7 @@ var allowedImports = map[string][]string{
 	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/hold", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
-		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "gopkg.in/yaml.v3"},
+		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "go.yaml.in/yaml/v4"},
 	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "rules", "github.com/",
 		"golang.org/x/"},
 }

@@ -8,11 +8,10 @@ import (
 	"io"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/calendar"
@@ -61,8 +60,7 @@ func (r *reader) read(s source, walk func(root *yaml.Node)) {
 }
 
 func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
-	text := &lineReader{data: data}
-	dec := yaml.NewDecoder(text)
+	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, next yaml.Node
 	root := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
 	switch err := dec.Decode(&doc); {
@@ -71,10 +69,10 @@ func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
 		if err := dec.Decode(&next); err == nil {
 			r.fail(next.Line, "", errors.New("a second document starts here: want one document in a file"))
 		} else if err != io.EOF {
-			r.failSyntax(err, text.line())
+			r.failSyntax(err, data)
 		}
 	case err != io.EOF:
-		r.failSyntax(err, text.line())
+		r.failSyntax(err, data)
 		return
 	}
 	r.refuseAnchors(root)
@@ -470,45 +468,20 @@ func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
 	}
 }
 
-// failSyntax reports an error of the YAML parser, which has read this far. Its
-// text may have a line. In "did not find expected …" that is an earlier one.
-func (r *reader) failSyntax(err error, line int) {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if rest, ok := strings.CutPrefix(text, "line "); ok {
-		if number, after, ok := strings.Cut(rest, ": "); ok {
-			text = after
-			if n, err := strconv.Atoi(number); err == nil && !strings.HasPrefix(text, "did not find") {
-				line = min(line, n)
-			}
-		}
+// failSyntax reports an error of the YAML parser. If something is missing at the
+// end, the parser names the line after the last one.
+func (r *reader) failSyntax(err error, data []byte) {
+	wrong := &yaml.LoadError{Message: err.Error()}
+	errors.As(err, &wrong)
+	line := wrong.Mark.Line
+	if line == 0 { // only the index of a byte is known
+		line = lastLine(data[:min(wrong.Mark.Index+1, len(data))])
 	}
-	r.fail(line, "", errors.New("not YAML: "+text))
+	r.fail(min(line, lastLine(data)), "", errors.New("not YAML: "+wrong.Message))
 }
 
-// lineReader gives the YAML parser one line at a time. So the parser has not read
-// beyond a mistake, or only a few bytes of the next line.
-type lineReader struct {
-	data []byte
-	next int // index of what the parser reads next
-}
-
-func (l *lineReader) Read(p []byte) (n int, err error) {
-	rest := l.data[l.next:]
-	if len(rest) == 0 {
-		return 0, io.EOF
-	}
-	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
-		rest = rest[:end+1]
-	}
-	n = copy(p, rest)
-	l.next += n
-	return n, nil
-}
-
-// line returns the number of the line that was read last.
-func (l *lineReader) line() int {
-	return 1 + bytes.Count(l.data[:max(0, l.next-1)], []byte("\n"))
-}
+// lastLine returns the number of the last line, which may have no line feed.
+func lastLine(data []byte) int { return 1 + bytes.Count(data[:max(0, len(data)-1)], []byte("\n")) }
 
 // whereIs returns the place of an id, for an error text. If the id is spelled
 // in another way there, it adds that spelling.

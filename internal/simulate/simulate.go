@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
