@@ -52,6 +52,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"go.yaml.in/yaml/v4"
 
@@ -105,17 +106,7 @@ type source struct {
 
 // read returns the limits in sources of defaults and of overrides.
 func read(names stint.Names, defaults, overrides []source) (*stint.Limits, error) {
-	r := reader{
-		names:    names,
-		labels:   make(map[string]stint.Name),
-		defaults: make(map[stint.Name]stint.Limit),
-		ids:      make(map[stint.Name]map[string]idPlace),
-		places:   make(map[stint.Name]idPlace),
-	}
-	for name, spec := range names {
-		r.labels[spec.Label] = name
-		r.defaults[name] = stint.Unlimited
-	}
+	r := newReader(names)
 	_, err := stint.NewLimits(names.WithLimits(r.defaults))
 	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
 		return nil, err
@@ -135,36 +126,26 @@ func read(names stint.Names, defaults, overrides []source) (*stint.Limits, error
 // A program whose limits are named at run time declares these labels, and then
 // calls Load. Labels skips text in another format, because Load reports it.
 func Labels(files ...string) ([]string, error) {
-	var labels []string
-	seen := make(map[string]bool)
+	r := newReader(nil) // to which all labels are unknown
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		var root yaml.Node
-		if yaml.Unmarshal(text, &root) != nil || len(root.Content) != 1 {
-			continue
-		}
-		maps := root.Content // mappings of labels: one in the defaults, or one for each override
-		isList := maps[0].Kind == yaml.SequenceNode
-		if isList {
-			maps = maps[0].Content
-		}
-		for _, m := range maps {
-			if isList && m.Kind == yaml.MappingNode && groupOf(m) != nil {
-				m = find(m, "limits", yaml.MappingNode)
+		r.read(source{file, text, nil}, func(root *yaml.Node) {
+			if root.Kind == yaml.SequenceNode {
+				r.readOverrides(root)
+			} else {
+				r.readDefaults(root)
 			}
-			if m == nil || m.Kind != yaml.MappingNode {
-				continue
-			}
-			for i := 0; i+1 < len(m.Content); i += 2 {
-				label := m.Content[i]
-				if label.Kind == yaml.ScalarNode && label.Value != "" && !seen[label.Value] {
-					seen[label.Value] = true
-					labels = append(labels, label.Value)
-				}
-			}
+		})
+	}
+	var labels []string
+	for _, err := range r.all {
+		var wrong *stint.ConfigError
+		if errors.Is(err, stint.ErrUnknownName) && errors.As(err, &wrong) &&
+			wrong.Label != "" && !slices.Contains(labels, wrong.Label) {
+			labels = append(labels, wrong.Label)
 		}
 	}
 	return labels, nil

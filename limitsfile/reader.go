@@ -34,6 +34,21 @@ type reader struct {
 	all  []error              // mistakes in earlier files
 }
 
+func newReader(names stint.Names) *reader {
+	r := &reader{
+		names:    names,
+		labels:   make(map[string]stint.Name),
+		defaults: make(map[stint.Name]stint.Limit),
+		ids:      make(map[stint.Name]map[string]idPlace),
+		places:   make(map[stint.Name]idPlace),
+	}
+	for name, spec := range names {
+		r.labels[spec.Label] = name
+		r.defaults[name] = stint.Unlimited
+	}
+	return r
+}
+
 type idPlace struct {
 	file *string
 	node *yaml.Node
@@ -127,13 +142,10 @@ func (r *reader) readOverrides(root *yaml.Node) {
 
 // groupOf returns the node of a group's name, or nil if the entry is not a
 // group. A limit with the label "group" is a mapping, not a name.
-func groupOf(entry *yaml.Node) *yaml.Node { return find(entry, "group", yaml.ScalarNode) }
-
-// find returns a value of a mapping if it is of this kind, or nil.
-func find(node *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		if value := node.Content[i+1]; node.Content[i].Value == key && value.Kind == kind {
-			return value
+func groupOf(entry *yaml.Node) *yaml.Node {
+	for i := 0; i+1 < len(entry.Content); i += 2 {
+		if name := entry.Content[i+1]; entry.Content[i].Value == "group" && name.Kind == yaml.ScalarNode {
+			return name
 		}
 	}
 	return nil
