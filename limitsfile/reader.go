@@ -50,7 +50,7 @@ func newReader(names stint.Names) *reader {
 }
 
 type idPlace struct {
-	file *string
+	file string
 	node *yaml.Node
 }
 
@@ -194,8 +194,7 @@ func (r *reader) readGroup(group, entry *yaml.Node) {
 func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 	name, declared = r.labels[label.Value]
 	if _, seen := r.places[name]; declared && !seen {
-		file := r.file
-		r.places[name] = idPlace{&file, label}
+		r.places[name] = idPlace{r.file, label}
 	}
 	if !declared {
 		err := fmt.Errorf("%w: the program declares no limit with this label", stint.ErrUnknownName)
@@ -387,7 +386,6 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 		places = make(map[string]idPlace, len(given))
 		r.ids[name] = places
 	}
-	file := r.file
 	r.overrides = slices.Grow(r.overrides, len(given))
 	for _, g := range given {
 		canonical, err := r.names.CanonicalOverride(name, g.id.Value)
@@ -400,7 +398,7 @@ func (r *reader) override(name stint.Name, label string, l stint.Limit, given []
 				spell.Quote(g.id.Value), r.whereIs(first, g.id.Value))
 			continue
 		}
-		places[canonical] = idPlace{&file, g.id}
+		places[canonical] = idPlace{r.file, g.id}
 		r.overrides = append(r.overrides, stint.Override{Key: name.Key(canonical), Limit: l, Comment: g.comment})
 	}
 }
@@ -499,8 +497,8 @@ func lastLine(data []byte) int { return 1 + bytes.Count(data[:max(0, len(data)-1
 // in another way there, it adds that spelling.
 func (r *reader) whereIs(p idPlace, here string) string {
 	place := fmt.Sprint("in line ", p.node.Line)
-	if *p.file != r.file {
-		place = fmt.Sprintf("at %s:%d", *p.file, p.node.Line)
+	if p.file != r.file {
+		place = fmt.Sprintf("at %s:%d", p.file, p.node.Line)
 	}
 	if p.node.Value != here {
 		place += " as " + spell.Quote(p.node.Value)

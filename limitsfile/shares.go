@@ -54,6 +54,6 @@ func (r *reader) place(wrong *stint.ConfigError) {
 		at, ok = r.places[name]
 	}
 	if ok {
-		wrong.File, wrong.Line = *at.file, at.node.Line
+		wrong.File, wrong.Line = at.file, at.node.Line
 	}
 }
