@@ -2,10 +2,8 @@ package otellimit
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -20,9 +18,7 @@ import (
 type Observer struct {
 	requests metric.Int64Counter
 	failed   []metric.AddOption
-
-	mu     sync.Mutex // held while series is replaced
-	series atomic.Pointer[map[request]*series]
+	series   sync.Map // of *series, by request
 }
 
 // series is what requests of one kind have in common.
@@ -51,9 +47,7 @@ func NewObserver(m metric.Meter) (*Observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &Observer{requests: c, failed: adding(decisionKey.String("error"))}
-	o.series.Store(new(map[request]*series))
-	return o, nil
+	return &Observer{requests: c, failed: adding(decisionKey.String("error"))}, nil
 }
 
 func adding(attrs ...attribute.KeyValue) []metric.AddOption {
@@ -102,8 +96,8 @@ func (o *Observer) Error(ctx context.Context, err error) {
 // of returns the series of a decision.
 func (o *Observer) of(d *rules.Decision) *series {
 	r := request{d.Label, d.Allowed, d.Shadow}
-	if s, ok := (*o.series.Load())[r]; ok {
-		return s
+	if s, ok := o.series.Load(r); ok {
+		return s.(*series)
 	}
 	word := "denied"
 	if r.allowed {
@@ -115,13 +109,6 @@ func (o *Observer) of(d *rules.Decision) *series {
 		attrs = append(slices.Clone(attrs), shadowKey.Bool(true))
 	}
 	s.add = adding(slices.Clone(attrs)...) // a Set sorts its attributes
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	more := maps.Clone(*o.series.Load())
-	if more == nil {
-		more = make(map[request]*series)
-	}
-	more[r] = s
-	o.series.Store(&more)
+	o.series.Store(r, s)
 	return s
 }
