@@ -46,7 +46,7 @@ func TestPageActions(t *testing.T) {
 		left     int64
 		held     time.Duration
 	}{
-		{"reset=", []string{"Reset <bdi>192.0.2.1</bdi>?", "address · 5 per minute", "0 of 5 left, full in 1m",
+		{"reset=", []string{"Reset <bdi>192.0.2.1</bdi>?", "address · 5/1m", "0 of 5 left, full in 1m",
 			"A reset fills the bucket and ends its hold."}, 5, 0},
 		{"for=24h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?", "5 of 5 left</p>", `<option value="24h" selected>`}, 5, 24 * time.Hour},
 		{"for=15m&hold=", []string{"Held until 2001-09-10 01:46 UTC, for 24h more", "It replaces the hold"}, 5,
@@ -162,10 +162,10 @@ func TestPageSearch(t *testing.T) {
 		body := res.Body.String()
 		require.Contains(t, body, `name="id" value="`+id+`"`)
 		require.Contains(t, body, "<h2>address</h2>\n"+
-			"<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5 per minute</p>\n<p>4 of 5 left, full in 12s</p>")
+			"<p class=\"what\"><span class=\"id\">192.0.2.1</span> · 5/1m</p>\n<p>4 of 5 left, full in 12s</p>")
 		require.Equal(t, id == client.ID, strings.Contains(body, "<h2>off</h2>"), "another id, as it is not an address there")
 		require.Contains(t, body, "</span> · blocked</p>")
-		require.Contains(t, body, "</span> · 5 per minute</p>\n<p>5 of 5 left</p>")
+		require.Contains(t, body, "</span> · 5/1m</p>\n<p>5 of 5 left</p>")
 	}
 	require.Equal(t, 1, strings.Count(get(p, "?id=192.0.2.1").Body.String(), "End hold…"))
 	require.Contains(t, get(p, "?id=").Body.String(), "No limit covers this id.")
@@ -180,6 +180,6 @@ func TestPageSearch(t *testing.T) {
 		p := New(lim, nil)
 		require.NoError(t, errorOf(lim.Hold(stint.Name(1).Key(""), lim.Now().Add(time.Hour))))
 		require.Contains(t, get(p, "").Body.String(), `<a class="id" href="?id=">everyone</a>`)
-		require.Contains(t, get(p, "?id=").Body.String(), "everyone</span> · 5 per minute")
+		require.Contains(t, get(p, "?id=").Body.String(), "everyone</span> · 5/1m")
 	})
 }

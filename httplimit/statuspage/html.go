@@ -193,38 +193,18 @@ func waitText(s float64) string {
 // untilText formats the end of a hold.
 func untilText(t time.Time) string { return t.Format("2006-01-02 15:04") + " UTC" }
 
-// limitText formats a limit in words: "100 per second, burst 200".
+// limitText formats a limit as stint.ParseLimit reads it, with its queue, or says
+// when its quota resets.
 func limitText(l stint.Limit) string {
 	switch {
 	case l == stint.Limit{}:
 		return "no limit"
-	case l.IsBlocked():
-		return "blocked"
-	}
-	if l.FollowsCalendar() {
+	case l.FollowsCalendar():
 		return countText(l.Count) + " " + l.Resets()
+	case l.Queue > 0:
+		return l.String() + ", queue " + countText(l.Queue)
 	}
-	period := l.Period.String()
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{24 * time.Hour, "day"}, {time.Hour, "hour"}, {time.Minute, "minute"}, {time.Second, "second"}} {
-		if n := l.Period / unit.length; n == 1 && l.Period == unit.length {
-			period = unit.name
-			break
-		} else if n > 1 && l.Period%unit.length == 0 {
-			period = fmt.Sprintf("%d %ss", n, unit.name)
-			break
-		}
-	}
-	text := countText(l.Count) + " per " + period
-	if l.Burst != l.Count {
-		text += ", burst " + countText(l.Burst)
-	}
-	if l.Queue > 0 {
-		text += ", queue " + countText(l.Queue)
-	}
-	return text
+	return l.String()
 }
 
 // percent returns the percentage of a bucket's tokens that are spent.

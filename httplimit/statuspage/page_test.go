@@ -50,7 +50,7 @@ func TestPageHTML(t *testing.T) {
 	}
 	for _, text := range []string{
 		"No decisions in the last five minutes", "A &amp; B", "Something is wrong", "disk full",
-		"2\u202f000 per day, burst 7", "2 overrides", "6 of 7",
+		"2000/24h burst 7", "2 overrides", "6 of 7",
 	} {
 		require.Contains(t, body, text)
 	}
@@ -63,9 +63,6 @@ func TestPageHTML(t *testing.T) {
 }
 
 func TestTexts(t *testing.T) {
-	every := func(period time.Duration) string {
-		return limitText(stint.Limit{Burst: 5, Count: 5, Period: period})
-	}
 	for got, want := range map[string]string{
 		rateText(0): "0", rateText(0.01): "<0.1", rateText(0.24): "0.2", rateText(3): "3", rateText(9.96): "10",
 		rateText(1234.4): "1\u202f234", countText(1234567): "1\u202f234\u202f567", countText(123): "123",
@@ -73,15 +70,12 @@ func TestTexts(t *testing.T) {
 		durationText(0):  "–", durationText(0.00025): "250\u202fµs", durationText(0.0125): "12.5\u202fms",
 		durationText(2): "2.0\u202fs",
 		waitText(0):     "now", waitText(0.1): "100ms", waitText(3601): "1h1m", waitText(1e6): "11d14h",
-		waitText(float64(math.MaxInt64) / 1e9):      "never",
-		limitText(stint.PerSecond(100)):             "100 per second",
-		limitText(stint.PerMinute(5).WithBurst(20)): "5 per minute, burst 20",
-		every(15 * time.Minute):                     "5 per 15 minutes",
-		every(36 * time.Hour):                       "5 per 36 hours",
-		every(90 * time.Second):                     "5 per 90 seconds",
-		every(time.Millisecond):                     "5 per 1ms",
-		limitText(stint.Blocked):                    "blocked",
-		limitText(stint.Limit{}):                    "no limit",
+		waitText(float64(math.MaxInt64) / 1e9):                                      "never",
+		limitText(stint.PerSecond(100)):                                             "100/1s",
+		limitText(stint.PerMinute(5).WithBurst(20)):                                 "5/1m burst 20",
+		limitText(stint.Limit{Burst: 5, Count: 5, Period: time.Minute, Queue: 1e3}): "5/1m, queue 1\u202f000",
+		limitText(stint.Blocked):                                                    "blocked",
+		limitText(stint.Limit{}):                                                    "no limit",
 	} {
 		require.Equal(t, want, got)
 	}
@@ -101,7 +95,7 @@ func TestPageCalendar(t *testing.T) {
 	const what = "</span> · 5 on the first of each month at 00:00 America/Los_Angeles</p>\n"
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
 	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
-	require.Contains(t, search(), what+"<p>3 of 5 left, resets 2001-10-01 00:00 PDT</p>")
+	require.Contains(t, search(), what+"<p>3 of 5 left, resets on 1 October at 00:00 America/Los_Angeles</p>")
 
 	clock.pass(time.Second) // a report is at most that old
 	l := p.report().limit("address")
@@ -122,7 +116,7 @@ func TestPageCalendar(t *testing.T) {
 	monthly := stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second)
 	require.NoError(t, lim.SetOverrides(stint.Override{Key: client, Limit: monthly}))
 	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
-	require.Contains(t, search(), "<p>3 of 5 left, resets 2001-11-01 01:00:30 UTC</p>")
+	require.Contains(t, search(), "<p>3 of 5 left, resets on 1 November at 01:00:30 UTC</p>")
 }
 
 // Requests in flight are shown: now, at most, and denied.

@@ -158,8 +158,8 @@ func TestReportConfiguration(t *testing.T) {
 		[]string{key.Durability, address.Durability, rep.limit("off").Durability})
 	require.Zero(t, address.Queue)
 	html := get(p, "").Body.String()
-	require.Contains(t, html, "5 per minute, queue 1\u202f077 · memory durability")
-	require.Contains(t, html, "5 per minute · flushed durability")
+	require.Contains(t, html, "5/1m, queue 1\u202f077 · memory durability")
+	require.Contains(t, html, "5/1m · flushed durability")
 }
 
 func TestReportFile(t *testing.T) {

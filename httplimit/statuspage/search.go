@@ -3,10 +3,10 @@ package statuspage
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/display"
 )
 
 // found is the answer to a search: the buckets of an id, by number of the limit.
@@ -18,7 +18,7 @@ type found struct {
 // bucketState is one bucket, as a search and a question show it.
 type bucketState struct {
 	bucketID
-	Label, Limit     string // Limit in words
+	Label, Limit     string // Limit as limitText has it
 	Burst, Remaining int64
 	Full             string    // when it is full, in words; "" if it is
 	HeldUntil        time.Time // zero if it is not held
@@ -59,8 +59,8 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 		bucketID: p.bucketID(key), Label: spec.Label, Limit: limitText(b.Limit),
 		Burst: b.Limit.Burst, Remaining: b.Remaining, limit: b.Limit,
 	}
-	if _, resets := b.Limit.PeriodAt(p.lim.Now()); b.ResetAfter > 0 && !resets.IsZero() {
-		s.Full = "resets " + strings.TrimSuffix(resets.Format("2006-01-02 15:04:05"), ":00") + resets.Format(" MST")
+	if b.ResetAfter > 0 && b.Limit.FollowsCalendar() {
+		s.Full = "resets " + display.Reset(b.Limit, p.lim.Now())
 	} else if b.ResetAfter > 0 {
 		s.Full = "full in " + waitText(b.ResetAfter.Seconds())
 	}
