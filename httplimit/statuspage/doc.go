@@ -64,7 +64,7 @@
 //	report.go      everything that the overview shows, as one value: the JSON
 //	held.go        the holds in the report
 //	html.go        the report as HTML, with page.html and page.css
-//	prometheus.go  the report in Prometheus' text format
+//	prometheus.go  the report in Prometheus' text format, with prometheus.txt
 //
 // # Locks
 //

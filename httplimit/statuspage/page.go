@@ -151,7 +151,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.Encode(p.report()) // the client may have disconnected
 	case "prometheus":
 		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		writePrometheus(w, p.report())
+		prometheusTemplate.Execute(w, p.report()) // the client may have disconnected
 	default:
 		http.Error(w, "Unknown format: want html, json or prometheus.", http.StatusBadRequest)
 	}
