@@ -50,34 +50,29 @@ const maxSetLen = 64 * 1024 // bytes of an FQDNSet before it is hashed
 // AnyOf accepts an id of any of the formats. The first that accepts it also
 // chooses its spelling. A nil format means stint.AnyID.
 func AnyOf(formats ...stint.IDFormat) stint.IDFormat {
-	a := &anyOf{slices.Clone(formats)}
-	for i, f := range a.formats {
+	formats = slices.Clone(formats)
+	for i, f := range formats {
 		if f == nil {
-			a.formats[i] = stint.AnyID
+			formats[i] = stint.AnyID
 		}
 	}
-	return a
-}
-
-type anyOf struct{ formats []stint.IDFormat }
-
-func (a *anyOf) String() string { return spell.Call("anyOf", a.formats) }
-
-func (a *anyOf) Canonical(id string) (string, error) {
-	canonical, err := a.first(id)
-	if err == nil && canonical != id {
-		// Another of the formats must not read the canonical spelling as another id.
-		// Otherwise two ids would share one bucket.
-		if again, _ := a.first(canonical); again != canonical {
-			err = fmt.Errorf("its canonical spelling %s would be read as another id", spell.Quote(canonical))
+	return spell.NewFormat(spell.Call("anyOf", formats), func(id string) (string, error) {
+		canonical, err := first(formats, id)
+		if err == nil && canonical != id {
+			// Another of the formats must not read the canonical spelling as another id.
+			// Otherwise two ids would share one bucket.
+			if again, _ := first(formats, canonical); again != canonical {
+				err = fmt.Errorf("its canonical spelling %s would be read as another id", spell.Quote(canonical))
+			}
 		}
-	}
-	return spell.Finish(a, id, canonical, err)
+		return canonical, err
+	})
 }
 
-func (a *anyOf) first(id string) (string, error) {
+// first returns the spelling of an id in the first of the formats that accepts it.
+func first(formats []stint.IDFormat, id string) (string, error) {
 	var whys []string
-	for _, f := range a.formats {
+	for _, f := range formats {
 		canonical, err := spell.Canonical(f, id)
 		if err == nil {
 			return canonical, nil
