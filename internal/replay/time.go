@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
 
 const syslogLayout = "Jan _2 15:04:05"
 
-// parse returns Unix nanoseconds, if a limiter can count in that year.
+// parse returns Unix nanoseconds, if the time is countable.
 func (t *logTime) parse(b []byte) (at int64, err error) {
 	if t.layout == "" {
 		if unix, ok := parseLogTime(b); ok {
@@ -47,7 +46,7 @@ func (t *logTime) parse(b []byte) (at int64, err error) {
 					return 0, err
 				}
 			}
-			if when.Year() < 1970 || when.Year() > 2161 {
+			if !countable(when) {
 				break
 			}
 			return when.UnixNano(), nil
@@ -139,11 +138,11 @@ func parseLogTime(b []byte) (unix int64, ok bool) {
 	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 {
 		return 0, false
 	}
-	if year < 1970 || year > 2161 || hour > 23 || minute > 59 || second > 59 || zoneHour > 23 || zoneMinute > 59 {
+	if hour > 23 || minute > 59 || second > 59 || zoneHour > 23 || zoneMinute > 59 {
 		return 0, false
 	}
 	date := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
-	if date.Day() != day {
+	if date.Day() != day || !countable(date) {
 		return 0, false // the 31st of a month of 30
 	}
 	east := int64(zoneHour*3600 + zoneMinute*60)
@@ -170,24 +169,14 @@ func digits(b []byte) (n int, ok bool) {
 // milliseconds, microseconds or nanoseconds. The number of digits tells them
 // apart.
 func parseUnixTime(b []byte) (at int64, ok bool) {
-	whole, fraction, _ := bytes.Cut(b, []byte("."))
-	n, err := strconv.ParseInt(string(whole), 10, 64)
-	if err != nil || n < 0 || len(whole) < 9 {
+	whole, _, _ := bytes.Cut(b, []byte("."))
+	if _, ok := digits(whole); !ok || len(whole) < 9 {
 		return 0, false
 	}
-	unit := int64(1)
-	for most := int64(1e17); n < most && unit < 1e9; most /= 1000 {
-		unit *= 1000
-	}
-	if n > (math.MaxInt64-unit)/unit {
-		return 0, false
-	}
-	at = n * unit
-	for _, c := range fraction {
-		if unit /= 10; c < '0' || c > '9' {
-			return 0, false
-		}
-		at += int64(c-'0') * unit
-	}
-	return at, at < time.Date(2162, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
+	units := []string{"s", "ms", "us", "ns"}
+	since, err := time.ParseDuration(string(b) + units[min(len(whole)/3-3, 3)])
+	return int64(since), err == nil && countable(time.Unix(0, int64(since)).UTC())
 }
+
+// countable reports whether a limiter can count in the time's year.
+func countable(t time.Time) bool { return t.Year() >= 1970 && t.Year() <= 2161 }
