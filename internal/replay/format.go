@@ -34,9 +34,7 @@ var (
 )
 
 // FlagError is a mistake in the flags that only the log shows.
-type FlagError struct{ Err error }
-
-func (e FlagError) Error() string { return e.Err.Error() }
+type FlagError struct{ error }
 
 // parsed is a line that a source has read. Its bytes are valid until the next line.
 type parsed struct {

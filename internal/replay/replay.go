@@ -118,11 +118,9 @@ func New(c Config) (*Replay, error) {
 }
 
 // StoreError is an error of the store, not of a log.
-type StoreError struct{ Err error }
+type StoreError struct{ error }
 
-func (e StoreError) Error() string { return e.Err.Error() }
-
-func (e StoreError) Unwrap() error { return e.Err }
+func (e StoreError) Unwrap() error { return e.error }
 
 // Requests returns how many requests were decided.
 func (r *Replay) Requests() int64 { return r.requests }
