@@ -3,9 +3,6 @@ package replay
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 )
 
 // access reads Common Log Format:
@@ -55,21 +52,7 @@ func (a *access) field(name string) []byte {
 	return path
 }
 
-func (*access) check(flag, name string) error {
-	return fixedFields(flag, name, "access", "'/key=([0-9]+)/'", "ip", "method", "path", "user")
-}
-
-// fixedFields is check for a format whose fields are known.
-func fixedFields(flag, name, format, example string, fields ...string) error {
-	switch {
-	case flag == "cost":
-		return fmt.Errorf("--cost %q: with --lines %s it must be a regular expression such as '/n=([0-9]+)/'", name, format)
-	case !slices.Contains(fields, name):
-		return fmt.Errorf("--by %q: must be %s, or a regular expression such as %s",
-			name, strings.Join(fields, ", "), example)
-	}
-	return nil
-}
+func (*access) fields() []string { return []string{"ip", "method", "path", "user"} }
 
 // requestOf returns the request of ` "REQUEST" STATUS BYTES`. After a space,
 // anything may follow.

@@ -52,8 +52,8 @@ type source interface {
 	// field returns a field of the last line, or nil if the line lacks it.
 	field(name string) []byte
 
-	// check returns an error if no line can have such a field. flag is "by" or "cost".
-	check(flag, name string) error
+	// fields returns the names of all fields, or nil if lines may have others.
+	fields() []string
 }
 
 // Format says how to read the lines of a log. Errors name its fields as the
@@ -190,11 +190,17 @@ func (f Format) source(note func(string)) (src source, err error) {
 	if f.Lines == "access" && f.Year != 0 {
 		return nil, errors.New("--year goes with --lines syslog, json or REGEXP: an access log has years")
 	}
-	for _, flag := range [][2]string{{"by", f.By}, {"cost", f.Cost}} {
-		if flag[1] != "" && flag[1][0] != '/' {
-			if err := src.check(flag[0], flag[1]); err != nil {
-				return nil, err
-			}
+	_, groups := src.(*pattern)
+	for _, flagged := range [][2]string{{"by", f.By}, {"cost", f.Cost}} {
+		flag, value := flagged[0], flagged[1]
+		switch fields := src.fields(); {
+		case value == "" || value[0] == '/' || fields == nil:
+		case flag == "cost" && !groups:
+			return nil, fmt.Errorf("--cost %q: with --lines %s it must be a regular expression such as '/n=([0-9]+)/'",
+				value, f.Lines)
+		case !slices.Contains(fields, value):
+			return nil, fmt.Errorf("--%s %q: must be %s, or a regular expression such as '/key=([0-9]+)/'",
+				flag, value, strings.Join(fields, ", "))
 		}
 	}
 	return src, nil
@@ -282,7 +288,7 @@ func (j *jsonLines) field(name string) []byte {
 	return value
 }
 
-func (*jsonLines) check(string, string) error { return nil }
+func (*jsonLines) fields() []string { return nil }
 
 // fieldOf returns a field of an object as text. "request.remote_ip" is a field
 // of an object inside it. It returns nil unless the field is text or a number.
@@ -328,12 +334,12 @@ func (f Format) pattern() (*pattern, error) {
 	p := &pattern{line: line, at: f.Time}
 	if line.SubexpIndex(f.Time) < 0 {
 		return nil, fmt.Errorf("--lines has no group %q for the time: it has %s; name another with --time",
-			f.Time, strings.Join(p.groups(), ", "))
+			f.Time, strings.Join(p.fields(), ", "))
 	}
 	return p, nil
 }
 
-func (p *pattern) groups() []string {
+func (p *pattern) fields() []string {
 	return slices.DeleteFunc(slices.Clone(p.line.SubexpNames()), func(name string) bool { return name == "" })
 }
 
@@ -350,13 +356,6 @@ func (p *pattern) field(name string) []byte {
 		return p.text[p.match[2*i]:p.match[2*i+1]]
 	}
 	return nil
-}
-
-func (p *pattern) check(flag, name string) error {
-	if p.line.SubexpIndex(name) >= 0 {
-		return nil
-	}
-	return fmt.Errorf("--%s %q: --lines has no such group: it has %s", flag, name, strings.Join(p.groups(), ", "))
 }
 
 // canonical returns an IPv4 address in its one spelling, the network of an IPv6

@@ -66,7 +66,7 @@ func (w *w3c) field(name string) []byte {
 	return nil
 }
 
-func (*w3c) check(string, string) error { return nil }
+func (*w3c) fields() []string { return nil }
 
 // recognized takes its format from the first line that is of one. Lines before it
 // are malformed.

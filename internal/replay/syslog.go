@@ -130,6 +130,4 @@ func (s *syslog) field(name string) []byte {
 	return s.program
 }
 
-func (*syslog) check(flag, name string) error {
-	return fixedFields(flag, name, "syslog", "'/Failed password for .* from ([^ ]+)/'", "ip", "host", "program")
-}
+func (*syslog) fields() []string { return []string{"ip", "host", "program"} }
