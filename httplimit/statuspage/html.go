@@ -26,7 +26,6 @@ var pageHTML string
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"rate": rateText, "count": countText, "bytes": display.Size, "ms": durationText, "ago": waitText,
 	"bars": newBars, "pct": percent, "limit": func(l limitReport) string { return limitText(l.limit) },
-	"until": untilText,
 }).Parse(pageHTML))
 
 // pagePolicy lets the page load nothing, run nothing and be framed by no other.
@@ -189,9 +188,6 @@ func waitText(s float64) string {
 	}
 	return display.Duration(time.Duration(s * float64(time.Second)))
 }
-
-// untilText formats the end of a hold.
-func untilText(t time.Time) string { return t.Format("2006-01-02 15:04") + " UTC" }
 
 // limitText formats a limit as stint.ParseLimit reads it, with its queue, or says
 // when its quota resets.

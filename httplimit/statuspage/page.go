@@ -1,6 +1,7 @@
 package statuspage
 
 import (
+	"cmp"
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/json"
@@ -49,11 +50,10 @@ type Page struct {
 	origin  *http.CrossOriginProtection
 	started time.Time
 
-	sampling sync.Mutex // guards the next four; mu may be taken while it is held
+	sampling sync.Mutex // guards the next three; mu may be taken while it is held
 	before   map[stint.Name]stint.LimitStats
 	charts   map[stint.Name]*series
 	made     *report // the last report
-	madeAt   time.Time
 
 	mu       sync.Mutex // guards the rest; requests wait for it
 	looked   time.Time  // time of the sample in before; sampling is held to write it
@@ -114,13 +114,8 @@ func New(lim Limiter, opts *Options) *Page {
 	if opts != nil {
 		p.opts = *opts
 	}
-	if p.opts.Title == "" {
-		p.opts.Title = "Limits"
-	}
-	if p.opts.Refresh == 0 {
-		p.opts.Refresh = 5 * time.Second
-	}
-	p.opts.Refresh = max(p.opts.Refresh, time.Second)
+	p.opts.Title = cmp.Or(p.opts.Title, "Limits")
+	p.opts.Refresh = max(cmp.Or(p.opts.Refresh, 5*time.Second), time.Second)
 	rand.Read(p.secret) // never fails
 	p.looked = p.started
 	return p

@@ -109,7 +109,7 @@ func (p *Page) report() *report {
 	p.sampling.Lock()
 	defer p.sampling.Unlock()
 	now := p.lim.Now()
-	if p.made != nil && !isDue(now, p.madeAt) {
+	if p.made != nil && !isDue(now, p.made.Time) {
 		return p.made
 	}
 	st := p.lim.Stats()
@@ -149,7 +149,7 @@ func (p *Page) report() *report {
 	slices.SortFunc(rep.Limits, func(a, b limitReport) int {
 		return cmp.Compare(a.Number, b.Number)
 	})
-	p.made, p.madeAt = rep, now
+	p.made = rep
 	return rep
 }
 
