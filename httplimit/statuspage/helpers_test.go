@@ -33,7 +33,7 @@ var (
 
 // testLimits has others, and 5 a minute for each name that others lacks, except
 // off.
-func testLimits(t *testing.T, others map[stint.Name]stint.Limit) *stint.Limits {
+func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
 	limits := map[stint.Name]stint.Limit{}
 	for _, name := range []stint.Name{perAddress, failures, perKey} {
@@ -58,7 +58,7 @@ func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.go
 func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
 
 // newLimiter returns a Limiter of testLimits with a store, or a MemStore.
-func newLimiter(t *testing.T, store stint.Store, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
+func newLimiter(t testing.TB, store stint.Store, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
 	t.Helper()
 	if store == nil {
 		store = stint.NewMemStore()

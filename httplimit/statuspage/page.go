@@ -57,11 +57,15 @@ type Page struct {
 
 	mu       sync.Mutex // guards the rest; requests wait for it
 	looked   time.Time  // time of the sample in before; sampling is held to write it
-	spent    map[stint.Name]*topK
-	denied   map[stint.Name]*topK
-	shadow   map[stint.Name]bool              // Shadow rules have denied
-	inFlight map[stint.Name]*inFlightReport   // peaks and denials
-	early    map[stint.Name]*stint.LimitStats // observed in the second after looked
+	observed map[stint.Name]*observed
+}
+
+// observed is what the page has observed of one limit.
+type observed struct {
+	spent, denied  topK
+	shadow         bool             // Shadow rules have denied
+	early          stint.LimitStats // in the second after Page.looked
+	inFlightReport                  // peaks and denials
 }
 
 // New returns a page about a Limiter. Nil options mean the defaults. It panics
@@ -105,11 +109,7 @@ func New(lim Limiter, opts *Options) *Page {
 		started:  lim.Now(),
 		before:   lim.Stats().Limits,
 		charts:   make(map[stint.Name]*series),
-		spent:    make(map[stint.Name]*topK),
-		denied:   make(map[stint.Name]*topK),
-		shadow:   make(map[stint.Name]bool),
-		inFlight: make(map[stint.Name]*inFlightReport),
-		early:    make(map[stint.Name]*stint.LimitStats),
+		observed: make(map[stint.Name]*observed),
 	}
 	if opts != nil {
 		p.opts = *opts

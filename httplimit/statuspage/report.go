@@ -187,9 +187,9 @@ func (p *Page) limitLocked(name stint.Name, spec stint.NameSpec, c stint.LimitSt
 	l.DeniedPerSecond = l.DeniedHistory[len(l.DeniedHistory)-1]
 
 	p.mu.Lock()
-	denied, spent := entry(p.denied, name).counts(now), entry(p.spent, name).counts(now)
-	l.Shadow = p.shadow[name]
-	l.inFlightReport = *entry(p.inFlight, name)
+	o := entry(p.observed, name)
+	denied, spent := o.denied.counts(now), o.spent.counts(now)
+	l.Shadow, l.inFlightReport = o.shadow, o.inFlightReport
 	p.mu.Unlock()
 	times := make(map[stint.Key]int64, len(denied))
 	for i, d := range denied {

@@ -143,7 +143,7 @@ func TestReportShadowAndAfter(t *testing.T) {
 	require.Len(t, key.MostDenied, 1)
 	require.Contains(t, get(p, "").Body.String(),
 		"2 denied</span> (including those of Shadow rules, which stop no request)")
-	require.Empty(t, p.spent[failures].current.all)
+	require.Empty(t, p.observed[failures].spent.current.all)
 }
 
 func TestReportConfiguration(t *testing.T) {
@@ -223,8 +223,8 @@ func TestObserver(t *testing.T) {
 			p.Observer().Decisions(nil, denied(perKey.Key(fmt.Sprint("flood", i))))
 		}
 		require.Equal(t, before, p.looked, "no sample within a second")
-		require.Len(t, p.denied[perKey].current.all, maxCounters)
-		require.Len(t, p.denied[perKey].current.index, maxCounters)
+		require.Len(t, p.observed[perKey].denied.current.all, maxCounters)
+		require.Len(t, p.observed[perKey].denied.current.index, maxCounters)
 		require.Zero(t, lim.Stats().Resident)
 	})
 	t.Run("while a report waits for the store", func(t *testing.T) {

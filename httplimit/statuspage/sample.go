@@ -33,34 +33,30 @@ func (p *Page) count(now time.Time, ds []rules.Decision) (due bool) {
 	due = isDue(now, p.looked)
 	for i := range ds {
 		d := &ds[i]
-		name := d.RuleKey.Name
+		o := entry(p.observed, d.RuleKey.Name)
 		if d.InFlight.Limit != 0 {
-			f := entry(p.inFlight, name)
-			f.InFlightPeak = max(f.InFlightPeak, d.InFlight.Running)
+			o.InFlightPeak = max(o.InFlightPeak, d.InFlight.Running)
 			if d.InFlight.Denied {
-				f.InFlightDenied++
+				o.InFlightDenied++
 			}
+		}
+		early := &o.early
+		if due {
+			early = new(stint.LimitStats)
 		}
 		switch {
 		case d.Allowed && d.After:
-			continue
 		case d.Allowed:
-			entry(p.spent, name).add(now, d.RuleKey, d.Cost)
-		default:
-			entry(p.spent, name).add(now, d.RuleKey, 0)
-			if d.Shadow {
-				p.shadow[name] = true
-			} else {
-				entry(p.denied, name).add(now, d.RuleKey, 1)
-			}
-		}
-		if due {
-			continue
-		}
-		if early := entry(p.early, name); d.Allowed {
 			early.Allowed++
-		} else {
+			o.spent.add(now, d.RuleKey, d.Cost)
+		default:
 			early.Denied++
+			o.spent.add(now, d.RuleKey, 0)
+			if d.Shadow {
+				o.shadow = true
+			} else {
+				o.denied.add(now, d.RuleKey, 1)
+			}
 		}
 	}
 	return due
@@ -80,11 +76,14 @@ func (p *Page) sampleLocked(now time.Time, st stint.Stats) {
 		clear(p.charts)
 	}
 	p.mu.Lock()
-	observed := p.early
-	p.looked, p.early = now, make(map[stint.Name]*stint.LimitStats)
+	p.looked = now
+	early := make(map[stint.Name]stint.LimitStats)
+	for name, o := range p.observed {
+		early[name], o.early = o.early, stint.LimitStats{}
+	}
 	p.mu.Unlock()
 	for name, c := range counts {
-		before, e, chart := p.before[name], entry(observed, name), entry(p.charts, name)
+		before, e, chart := p.before[name], early[name], entry(p.charts, name)
 		if c.Allowed < before.Allowed || c.Denied < before.Denied { // another process has taken the file over
 			before = stint.LimitStats{}
 		}
