@@ -75,7 +75,7 @@ func files(names ...string) []source {
 	sources := make([]source, len(names))
 	for i, name := range names {
 		data, err := os.ReadFile(name)
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pathErr.Err // ConfigError names the file
 		}
 		sources[i] = source{name, data, err}
@@ -142,9 +142,8 @@ func Labels(files ...string) ([]string, error) {
 	}
 	var labels []string
 	for _, err := range r.all {
-		var wrong *stint.ConfigError
-		if errors.Is(err, stint.ErrUnknownName) && errors.As(err, &wrong) &&
-			wrong.Label != "" && !slices.Contains(labels, wrong.Label) {
+		wrong, ok := errors.AsType[*stint.ConfigError](err)
+		if ok && errors.Is(err, stint.ErrUnknownName) && wrong.Label != "" && !slices.Contains(labels, wrong.Label) {
 			labels = append(labels, wrong.Label)
 		}
 	}

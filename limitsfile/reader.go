@@ -100,7 +100,7 @@ func (r *reader) readDefaults(root *yaml.Node) {
 		r.fail(0, "", errors.New("no limits: want {} if every limit is off"))
 		return
 	case root.Kind != yaml.MappingNode:
-		r.failNode(root, "", "the file is %s, want a mapping of labels to limits", describe(root))
+		r.want(root, "", "the file", "a mapping of labels to limits")
 		return
 	}
 	for label, node := range r.fields(root, "") {
@@ -117,13 +117,12 @@ func (r *reader) readOverrides(root *yaml.Node) {
 	case root.Tag == "!!null":
 		return
 	case root.Kind != yaml.SequenceNode:
-		r.failNode(root, "", "the file is %s, want a list of overrides", describe(root))
+		r.want(root, "", "the file", "a list of overrides")
 		return
 	}
 	for _, entry := range root.Content {
 		if entry.Kind != yaml.MappingNode || len(entry.Content) == 0 {
-			r.failNode(entry, "", "the override is %s, want a mapping of a label to a limit with ids",
-				describe(entry))
+			r.want(entry, "", "the override", "a mapping of a label to a limit with ids")
 			continue
 		}
 		if group := groupOf(entry); group != nil {
@@ -167,7 +166,7 @@ func (r *reader) readGroup(group, entry *yaml.Node) {
 		case "limits":
 			limits = value
 			if value.Kind != yaml.MappingNode || len(value.Content) == 0 {
-				r.failNode(value, where, "limits is %s, want a mapping of labels to limits", describe(value))
+				r.want(value, where, "limits", "a mapping of labels to limits")
 			}
 		default:
 			r.failNode(key, where, "unknown key %s, want group, ids and limits", spell.Quote(key.Value))
@@ -212,8 +211,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 		required = append(required, "ids")
 	}
 	if node.Kind != yaml.MappingNode {
-		r.failNode(node, label.Value, "the limit is %s, want a mapping with %s",
-			describe(node), list(required))
+		r.want(node, label.Value, "the limit", "a mapping with "+list(required))
 		return stint.Limit{}, nil
 	}
 	given := make(map[string]*yaml.Node) // nil after a mistake in the value
@@ -250,7 +248,7 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 		given[key.Value] = value
 		if err != nil {
 			given[key.Value] = nil
-			r.failNode(value, label.Value, "%s is %s, want %s", key.Value, describe(value), want)
+			r.want(value, label.Value, key.Value, want)
 		}
 	}
 	if only != nil {
@@ -272,9 +270,11 @@ func (r *reader) limit(label, node *yaml.Node, override bool) (l stint.Limit, id
 			r.fail(label.Line, label.Value, fmt.Errorf("%s is missing", field))
 		}
 	}
-	for _, wrong := range mistakes(l) {
-		if value := given[wrong.Field]; value != nil && (!l.FollowsCalendar() || wrong.Field == "quota") {
-			r.fail(value.Line, label.Value, wrong)
+	for _, err := range joined(l.Validate()) {
+		if wrong, ok := errors.AsType[*spell.FieldError](err); ok && (!l.FollowsCalendar() || wrong.Field == "quota") {
+			if value := given[wrong.Field]; value != nil {
+				r.fail(value.Line, label.Value, wrong)
+			}
 		}
 	}
 	return l, ids
@@ -293,14 +293,11 @@ func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.L
 			r.fail(cmp.Or(node, first).Line, label.Value, fmt.Errorf("a quota that follows the calendar has no %s", field))
 		}
 	}
-	wrong := func(node *yaml.Node, field, want string) {
-		r.failNode(node, label.Value, "%s is %s, want %s", field, describe(node), want)
-	}
 	var err error
 	n, zone, start := int64(1), time.UTC, time.Duration(0)
 	if node := at("quota"); node != nil {
 		if n, err = integer(node); err != nil {
-			wrong(node, "quota", spell.WantInteger)
+			r.want(node, label.Value, "quota", spell.WantInteger)
 			n = 1
 		}
 	}
@@ -322,7 +319,7 @@ func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.L
 				r.fail(node.Line, label.Value, fmt.Errorf("%s is not for a quota that resets %s", field, at("resets").Value))
 			default:
 				if start, err = spell.Period(node.Value); err != nil || start >= most {
-					wrong(node, field, "a duration such as 4h or 30m, less than "+spell.ShortPeriod(most))
+					r.want(node, label.Value, field, "a duration such as 4h or 30m, less than "+spell.ShortPeriod(most))
 					start = 0
 				}
 			}
@@ -342,23 +339,10 @@ func (r *reader) quota(label *yaml.Node, given map[string]*yaml.Node, l *stint.L
 	return true
 }
 
-// mistakes returns the fields of a limit that are out of range.
-func mistakes(l stint.Limit) (fields []*spell.FieldError) {
-	if joined, ok := l.Validate().(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			var wrong *spell.FieldError
-			if errors.As(err, &wrong) {
-				fields = append(fields, wrong)
-			}
-		}
-	}
-	return fields
-}
-
 // readIDs returns the ids of an override, or of a group.
 func (r *reader) readIDs(label string, node *yaml.Node) []commented {
 	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
-		r.failNode(node, label, "ids is %s, want a list of ids", describe(node))
+		r.want(node, label, "ids", "a list of ids")
 		return nil
 	}
 	ids := make([]commented, 0, len(node.Content))
@@ -370,8 +354,7 @@ func (r *reader) readIDs(label string, node *yaml.Node) []commented {
 		switch {
 		case id == nil:
 		case id.Kind != yaml.ScalarNode || id.Tag == "!!null":
-			r.failNode(id, label, "the id is %s, want a scalar, or a mapping with id and comment",
-				describe(id))
+			r.want(id, label, "the id", "a scalar, or a mapping with id and comment")
 		default:
 			ids = append(ids, commented{id, comment})
 		}
@@ -413,7 +396,7 @@ func (r *reader) commentedID(label string, node *yaml.Node) (id *yaml.Node, comm
 		case "comment":
 			comment = value.Value
 			if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
-				r.failNode(value, label, "comment is %s, want text", describe(value))
+				r.want(value, label, "comment", "text")
 			}
 		default:
 			r.failNode(key, label, "unknown key %s, want id and comment", spell.Quote(key.Value))
@@ -437,7 +420,7 @@ func (r *reader) fields(node *yaml.Node, label string) iter.Seq2[*yaml.Node, *ya
 			case key.Tag == "!!merge":
 				r.failNode(key, label, "merge keys (<<) are not allowed in a limits file")
 			case key.Kind != yaml.ScalarNode || key.Tag == "!!null":
-				r.failNode(key, label, "the key is %s, want a word", describe(key))
+				r.want(key, label, "the key", "a word")
 			case twice:
 				r.failNode(key, label, "%s is given twice, first in line %d", spell.Quote(key.Value), first)
 			default:
@@ -478,11 +461,18 @@ func (r *reader) failNode(node *yaml.Node, label, format string, args ...any) {
 	}
 }
 
+// want reports that what a node has is not what it should be.
+func (r *reader) want(node *yaml.Node, label, what, want string) {
+	r.failNode(node, label, "%s is %s, want %s", what, describe(node), want)
+}
+
 // failSyntax reports an error of the YAML parser. If something is missing at the
 // end, the parser names the line after the last one.
 func (r *reader) failSyntax(err error, data []byte) {
-	wrong := &yaml.LoadError{Message: err.Error()}
-	errors.As(err, &wrong)
+	wrong, ok := errors.AsType[*yaml.LoadError](err)
+	if !ok {
+		wrong = &yaml.LoadError{Message: err.Error()}
+	}
 	line := wrong.Mark.Line
 	if line == 0 { // only the index of a byte is known
 		line = lastLine(data[:min(wrong.Mark.Index+1, len(data))])

@@ -28,13 +28,9 @@ func (r *reader) finish() (*stint.Limits, error) {
 // mistakesIn splits the error of NewLimits: the mistakes in shares of a total,
 // and all others.
 func mistakesIn(err error) (others []error, shares []*stint.ConfigError) {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return nil, nil
-	}
-	for _, err := range joined.Unwrap() {
-		wrong := (*stint.ConfigError)(nil)
-		if errors.As(err, &wrong) && errors.As(err, new(*share.Mistake)) {
+	for _, err := range joined(err) {
+		wrong, ok := errors.AsType[*stint.ConfigError](err)
+		if _, ofShare := errors.AsType[*share.Mistake](err); ok && ofShare {
 			shares = append(shares, wrong)
 		} else {
 			others = append(others, err)
@@ -43,11 +39,18 @@ func mistakesIn(err error) (others []error, shares []*stint.ConfigError) {
 	return others, shares
 }
 
+// joined returns the errors that an error joins.
+func joined(err error) []error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	return nil
+}
+
 // place sets the file and line of a mistake: those of the override of its id,
 // or else of the first label of its limit.
 func (r *reader) place(wrong *stint.ConfigError) {
-	var m *share.Mistake
-	errors.As(wrong, &m)
+	m, _ := errors.AsType[*share.Mistake](wrong)
 	name := r.labels[m.Label]
 	at, ok := r.ids[name][m.ID]
 	if !m.OfID || !ok {
