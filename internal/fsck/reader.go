@@ -20,15 +20,14 @@ type reader struct {
 	pages uint64
 	sums  bool // Verify: check the sums, and leave the log out
 
-	lost      []error // findings
-	unsummed  []string
-	labels    map[uint16]string
-	seen      int64             // time of the last save, as stored in meta
-	clock     []byte            // record of the clock
-	taken     map[string]bool   // labels in use
-	places    map[uint16][]byte // each name's bucket, as stored in its parent
-	journal   *journal.Index
-	journaled int64 // entries of the journal
+	Verified
+	lost    []error // findings
+	labels  map[uint16]string
+	seen    int64             // time of the last save, as stored in meta
+	clock   []byte            // record of the clock
+	taken   map[string]bool   // labels in use
+	places  map[uint16][]byte // each name's bucket, as stored in its parent
+	journal *journal.Index
 }
 
 // mostLost is the number of findings in one bucket that Verify reports one by
@@ -178,7 +177,7 @@ func (r *reader) record(e item) {
 			r.lose("%v", err)
 			return
 		}
-		r.journaled++
+		r.Journaled++
 		if e := raw.Entry(); r.sane(e, 0) {
 			r.label(e.Name)
 			r.journal.Put(e)
@@ -273,7 +272,7 @@ func (r *reader) bucket(name, b []byte) iter.Seq[item] {
 		}
 		switch binary.NativeEndian.Uint64(b[8:]) {
 		case 0:
-			r.unsummed = append(r.unsummed, string(name))
+			r.Unsummed = append(r.Unsummed, string(name))
 		case sum:
 		default:
 			r.lose("bucket %q: its contents do not match its sum: "+

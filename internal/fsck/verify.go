@@ -39,15 +39,14 @@ func Verify(path string, lockTimeout time.Duration, read func(n int)) (v Verifie
 	r.metaPages()
 	for _, name := range slices.Sorted(maps.Keys(r.places)) {
 		for range r.entries(name) {
-			if v.Buckets++; v.Buckets%often == 0 {
+			if r.Buckets++; r.Buckets%often == 0 {
 				read(often)
 			}
 		}
 	}
-	read(int(v.Buckets % often))
-	slices.Sort(r.unsummed)
-	v.Journaled, v.Unsummed = r.journaled, r.unsummed
-	return v, errors.Join(r.lost...)
+	read(int(r.Buckets % often))
+	slices.Sort(r.Unsummed)
+	return r.Verified, errors.Join(r.lost...)
 }
 
 // asOpened reads the file in the same way as a store that opens it. It also
