@@ -143,12 +143,9 @@ func (c *Clock) Begin(seen int64, was Record) (wrong, back time.Duration) {
 	}
 	switch step := wall - base; {
 	case seen == 0 || step >= 0 && (step <= farAhead || base < earliest):
-		is.Behind, is.Waited = 0, 0
 	case wall >= earliest && (step < -farAhead || step < 0 && waited >= patience):
-		is.Behind, is.Waited = 0, 0
 		back = time.Duration(-step)
 	case step < 0 && -step <= littleBehind:
-		is.Behind, is.Waited = 0, 0
 		c.start, c.behind = base, -step
 	default:
 		is.notePatience(step < 0 && wall >= earliest, c.up)
@@ -157,6 +154,9 @@ func (c *Clock) Begin(seen int64, was Record) (wrong, back time.Duration) {
 		c.doubt = fmt.Errorf("stint: the clock says %s and the last save was at %s: time goes on from the save, "+
 			"until the clock is right", time.Unix(0, wall).UTC().Format(time.RFC3339),
 			time.Unix(0, seen).UTC().Format(time.RFC3339))
+	}
+	if wrong == 0 { // it is believed
+		is.Behind, is.Waited = 0, 0
 	}
 	is.Start = c.start - c.up
 	if sameBoot && max(is.Start-was.Start, was.Start-is.Start) <= startSlack {
