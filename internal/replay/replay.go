@@ -47,13 +47,10 @@ type Replay struct {
 	newest atomic.Int64 // Unix nanoseconds; the Limiter reads it too
 	behind int64        // the longest time by which a line was too late
 
-	requests, malformed, other int64
-	checked                    int64 // requests that spend nothing
-
-	repeatedLines, repeats int64 // lines for several requests, and those requests
-	costs                  bool  // a line had another cost than 1
-	tokens                 int64 // tokens of all requests
-	overBurst              int64 // requests that cost more than a limit's burst
+	summary  Summary // the counts of lines and requests so far
+	repeated repeatSummary
+	costs    bool  // a line had another cost than 1
+	tokens   int64 // tokens of all requests
 
 	columns  []counts
 	deniedBy []int64 // by limit, if all have to admit
@@ -123,23 +120,25 @@ type StoreError struct{ error }
 func (e StoreError) Unwrap() error { return e.error }
 
 // Requests returns how many requests were decided.
-func (r *Replay) Requests() int64 { return r.requests }
+func (r *Replay) Requests() int64 { return r.summary.Requests }
 
 // Lines reports whether any line was read.
-func (r *Replay) Lines() bool { return r.requests+r.other+r.malformed > 0 }
+func (r *Replay) Lines() bool { return r.summary.Requests+r.summary.Other+r.summary.Malformed > 0 }
 
 // OnlyMalformed reports whether there were lines, and none could be read.
-func (r *Replay) OnlyMalformed() bool { return r.malformed > 0 && r.requests+r.other == 0 }
+func (r *Replay) OnlyMalformed() bool {
+	return r.summary.Malformed > 0 && r.summary.Requests+r.summary.Other == 0
+}
 
 // Close warns of what is odd in the logs, and closes the store.
 func (r *Replay) Close() error {
-	if t := r.times; t.inferred > 0 {
-		r.Warn(fmt.Sprintf("lines without a year: %d, read as %s; --year sets the year of the first line",
-			t.inferred, t.years()))
+	if years := &r.times.inferred; years.Lines > 0 {
+		r.Warn(fmt.Sprintf("lines without a year: %d, read as %v; --year sets the year of the first line",
+			years.Lines, years))
 	}
-	if r.overBurst > 0 {
+	if r.summary.OverBurst > 0 {
 		r.Warn(fmt.Sprintf("requests that cost more than a limit's burst: %d; such requests are always denied",
-			r.overBurst))
+			r.summary.OverBurst))
 	}
 	if r.behind > int64(time.Hour) { // a server's own lines are only seconds out of order
 		r.Warn(fmt.Sprintf("lines are up to %s older than ones before them: give the oldest log first",
@@ -172,7 +171,7 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 		}
 		switch {
 		case err == errNoID:
-			r.other++
+			r.summary.Other++
 			return nil
 		case err == errNoLine:
 			return nil
@@ -188,7 +187,7 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 			return nil
 		}
 		if e.repeats > 0 {
-			r.repeatedLines, r.repeats = r.repeatedLines+1, r.repeats+e.repeats
+			r.repeated.Lines, r.repeated.Requests = r.repeated.Lines+1, r.repeated.Requests+e.repeats
 		}
 		for range max(1, e.repeats) {
 			if err := r.decide(t, &e); err != nil {
@@ -206,10 +205,10 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 // skip counts a malformed line, and reports the first few.
 func (r *Replay) skip(log string, number int, err error) {
 	const most = 5
-	if r.malformed++; r.malformed <= most {
+	if r.summary.Malformed++; r.summary.Malformed <= most {
 		r.Warn(fmt.Sprintf("%s:%d: skipped: %s", display.Visible(log), number, display.Visible(err.Error())))
 	}
-	if r.malformed == most+1 {
+	if r.summary.Malformed == most+1 {
 		r.Warn("further malformed lines are only counted")
 	}
 }
@@ -250,15 +249,15 @@ func (r *Replay) decide(t *tally, e *entry) error {
 		r.decisions[0], err = r.limiter.SpendAll(r.requestsOf...)
 	}
 	if errors.Is(err, stint.ErrCostOverBurst) { // no wait is long enough
-		r.overBurst++
+		r.summary.OverBurst++
 		if !r.Each {
 			r.decisions[0].Key = r.tooSmall(cost)
 		}
 	} else if err != nil {
 		return StoreError{err}
 	}
-	if r.requests++; e.checked {
-		r.checked, cost = r.checked+1, 0
+	if r.summary.Requests++; e.checked {
+		r.summary.Checked, cost = r.summary.Checked+1, 0
 	} else {
 		r.costs, r.tokens = r.costs || cost != 1, capped(r.tokens, cost)
 	}

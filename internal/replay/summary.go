@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,6 +53,13 @@ type yearSummary struct {
 	Last  int   `json:"last"`
 }
 
+func (y *yearSummary) String() string {
+	if y.First == y.Last {
+		return strconv.Itoa(y.First)
+	}
+	return fmt.Sprintf("%d to %d", y.First, y.Last)
+}
+
 // tried is the result of one limit of --try.
 type tried struct {
 	Limit     string      `json:"limit"`
@@ -81,21 +89,21 @@ type minuteSummary struct {
 // Summary returns the results, with the top ids by denials. If top is 0, these
 // are 10, or 3 beside each of several limits.
 func (r *Replay) Summary(top int) Summary {
-	s := Summary{Requests: r.requests, Checked: r.checked, Malformed: r.malformed, Other: r.other, OverBurst: r.overBurst,
-		IDs: len(r.byID), deciding: r.Deciding, top: cmp.Or(top, 3)}
+	s := r.summary
+	s.IDs, s.deciding, s.top = len(r.byID), r.Deciding, cmp.Or(top, 3)
 	for _, limit := range r.Deciding {
 		if spec, _ := r.Limits.Spec(limit.Name); spec.Limit.FollowsCalendar() {
 			s.resets = append(s.resets, limit.Limit+" resets "+spec.Limit.Resets())
 		}
 	}
-	if r.repeatedLines > 0 {
-		s.Repeated = &repeatSummary{r.repeatedLines, r.repeats}
+	if r.repeated.Lines > 0 {
+		s.Repeated = &r.repeated
 	}
 	if r.costs {
 		s.Tokens = &tokenSummary{Asked: r.tokens}
 	}
-	if t := r.times; t.inferred > 0 {
-		s.NoYear = &yearSummary{t.inferred, t.first, t.last}
+	if r.times.inferred.Lines > 0 {
+		s.NoYear = &r.times.inferred
 	}
 	for minute, c := range r.byMinute {
 		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}

@@ -2,10 +2,9 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -17,8 +16,7 @@ type logTime struct {
 	year   int       // of the first; 0 for the latest with that date
 	before time.Time // the last that had no year
 
-	inferred    int64 // times without a year, if the first year is not given
-	first, last int   // years that these got
+	inferred yearSummary // of times without a year, if the first year is not given
 }
 
 var errNoSuchDay = errors.New(
@@ -98,19 +96,10 @@ func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	}
 	t.before = in(year)
 	if t.year == 0 {
-		if t.inferred++; t.inferred == 1 {
-			t.first, t.last = year, year
-		}
-		t.first, t.last = min(t.first, year), max(t.last, year)
+		i := &t.inferred
+		i.Lines, i.First, i.Last = i.Lines+1, min(cmp.Or(i.First, year), year), max(i.Last, year)
 	}
 	return t.before, nil
-}
-
-func (t *logTime) years() string {
-	if t.first == t.last {
-		return strconv.Itoa(t.first)
-	}
-	return fmt.Sprintf("%d to %d", t.first, t.last)
 }
 
 const months = "JanFebMarAprMayJunJulAugSepOctNovDec"

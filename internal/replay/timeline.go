@@ -80,7 +80,7 @@ func (t *timeline) steps(count int) iter.Seq2[int64, int64] {
 // Config.Chart must be set.
 func (r *Replay) SVG(title string) []byte {
 	t := r.timeline
-	c := chart.Chart{Title: title, To: t.last - t.first, Requests: r.requests, Asked: t.steps(0),
+	c := chart.Chart{Title: title, To: t.last - t.first, Requests: r.summary.Requests, Asked: t.steps(0),
 		Since: time.Unix(0, t.first).UTC().Format("2006-01-02 15:04:05 UTC")}
 	var names []string
 	for _, limit := range r.Deciding {
@@ -91,7 +91,7 @@ func (r *Replay) SVG(title string) []byte {
 	}
 	for i, column := range r.columns {
 		c.Curves = append(c.Curves, chart.Curve{Name: "admitted", Detail: names[i], Total: column.allowed, Steps: t.steps(1 + i),
-			Result: fmt.Sprintf("%s admits %d of %d", names[i], column.allowed, r.requests)})
+			Result: fmt.Sprintf("%s admits %d of %d", names[i], column.allowed, r.summary.Requests)})
 	}
 	return c.SVG()
 }
