@@ -56,60 +56,41 @@ func Register(m metric.Meter, s Source, opts *Options) (metric.Registration, err
 	r := &reader{source: s, attrs: attrs, limits: make(map[stint.Name]*limitSeries)}
 	r.plain, r.forward, r.backward =
 		r.with(), r.with(directionKey.String("forward")), r.with(directionKey.String("backward"))
-	in := instruments{meter: m}
-	r.decisions = in.counter("stint.decisions", "{decision}", "Decisions to spend or to reserve.")
-	r.errors = in.counter("stint.errors", "{error}", "Calls that returned an error.")
-	r.resident = in.size("stint.buckets.resident", "{bucket}", "Buckets in memory.")
-	r.dirty = in.size("stint.buckets.dirty", "{bucket}", "Buckets in memory, changed since they were saved.")
-	r.flush = in.duration("stint.flush.duration", "How long the last flush took.")
-	r.commit = in.duration("stint.commit.duration", "How long the last commit took.")
-	r.file = in.size("stint.file.size", "By", "Size of the file.")
-	r.free = in.size("stint.file.free", "By", "Part of the file in free pages.")
-	r.journal = in.size("stint.journal.size", "By", "Part of the file in the journal.")
-	r.journaled = in.size("stint.journal.buckets", "{bucket}", "Buckets whose newest state is in the journal.")
-	r.steps = in.counter("stint.clock.steps", "{step}", "Steps of the wall clock.")
-	r.healthy = in.gauge("stint.healthy", "1 if the limiter is healthy, else 0.")
+	in := instruments{}
+	r.decisions = add(&in, m.Int64ObservableCounter, "stint.decisions", "{decision}", "Decisions to spend or to reserve.")
+	r.errors = add(&in, m.Int64ObservableCounter, "stint.errors", "{error}", "Calls that returned an error.")
+	r.resident = add(&in, m.Int64ObservableUpDownCounter, "stint.buckets.resident", "{bucket}", "Buckets in memory.")
+	r.dirty = add(&in, m.Int64ObservableUpDownCounter, "stint.buckets.dirty", "{bucket}",
+		"Buckets in memory, changed since they were saved.")
+	r.flush = add(&in, m.Float64ObservableGauge, "stint.flush.duration", "s", "How long the last flush took.")
+	r.commit = add(&in, m.Float64ObservableGauge, "stint.commit.duration", "s", "How long the last commit took.")
+	r.file = add(&in, m.Int64ObservableUpDownCounter, "stint.file.size", "By", "Size of the file.")
+	r.free = add(&in, m.Int64ObservableUpDownCounter, "stint.file.free", "By", "Part of the file in free pages.")
+	r.journal = add(&in, m.Int64ObservableUpDownCounter, "stint.journal.size", "By", "Part of the file in the journal.")
+	r.journaled = add(&in, m.Int64ObservableUpDownCounter, "stint.journal.buckets", "{bucket}",
+		"Buckets whose newest state is in the journal.")
+	r.steps = add(&in, m.Int64ObservableCounter, "stint.clock.steps", "{step}", "Steps of the wall clock.")
+	r.healthy = add(&in, m.Int64ObservableGauge, "stint.healthy", "", "1 if the limiter is healthy, else 0.")
 	if in.err != nil {
 		return nil, in.err
 	}
 	return m.RegisterCallback(r.observe, in.all...)
 }
 
-// instruments makes instruments, and remembers them and the errors.
+// instruments are those that add has made, and the errors of those that it could
+// not make.
 type instruments struct {
-	meter metric.Meter
-	all   []metric.Observable
-	err   error
+	all []metric.Observable
+	err error
 }
 
-func (in *instruments) made(o metric.Observable, err error) {
+// add makes an instrument. A metric.InstrumentOption is an option of every kind of
+// instrument, and so an Opt.
+func add[O metric.Observable, Opt any](in *instruments, make func(name string, opts ...Opt) (O, error),
+	name, unit, what string) O {
+	o, err := make(name, any(metric.WithUnit(unit)).(Opt), any(metric.WithDescription(what)).(Opt))
 	in.all, in.err = append(in.all, o), errors.Join(in.err, err)
-}
-
-func (in *instruments) counter(name, unit, what string) metric.Int64Observable {
-	c, err := in.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
-	in.made(c, err)
-	return c
-}
-
-// size makes an instrument of a number that goes up and down, and can be added
-// up over Limiters.
-func (in *instruments) size(name, unit, what string) metric.Int64Observable {
-	c, err := in.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
-	in.made(c, err)
-	return c
-}
-
-func (in *instruments) gauge(name, what string) metric.Int64Observable {
-	g, err := in.meter.Int64ObservableGauge(name, metric.WithDescription(what))
-	in.made(g, err)
-	return g
-}
-
-func (in *instruments) duration(name, what string) metric.Float64Observable {
-	g, err := in.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(what))
-	in.made(g, err)
-	return g
+	return o
 }
 
 // reader is the callback of the instruments.
