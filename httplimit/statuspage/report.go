@@ -3,6 +3,7 @@ package statuspage
 import (
 	"cmp"
 	"context"
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -133,22 +134,19 @@ func (p *Page) report() *report {
 	for r := range rules.InFlightOf(p.lim) {
 		running[r.Key.Name] += r.Running
 	}
-	for name, c := range st.Limits {
+	for _, name := range slices.Sorted(maps.Keys(st.Limits)) {
 		spec, declared := limits.Spec(name)
 		if !declared { // no longer, so it has no label
 			continue
 		}
-		l := p.limitLocked(name, spec, c, now)
+		l := p.limitLocked(name, spec, st.Limits[name], now)
 		l.Overrides = limits.CountOverrides(name)
-		l.Holds, l.Waiting = entry(held, name).Holds, entry(held, name).Waiting
+		l.heldCounts = *entry(held, name)
 		l.InFlight = running[name]
 		rep.AllowedPerSecond += l.AllowedPerSecond
 		rep.DeniedPerSecond += l.DeniedPerSecond
 		rep.Limits = append(rep.Limits, l)
 	}
-	slices.SortFunc(rep.Limits, func(a, b limitReport) int {
-		return cmp.Compare(a.Number, b.Number)
-	})
 	p.made = rep
 	return rep
 }

@@ -1,7 +1,7 @@
 package statuspage
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -32,14 +32,11 @@ type bucketState struct {
 func (p *Page) search(id string) *found {
 	f := &found{ID: id}
 	names := p.lim.Limits().Names()
-	var keys []stint.Key
-	for name := range names {
-		if key, err := names.Key(name, id); err == nil {
-			keys = append(keys, key)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		key, err := names.Key(name, id)
+		if err != nil {
+			continue
 		}
-	}
-	slices.SortFunc(keys, func(a, b stint.Key) int { return cmp.Compare(a.Name, b.Name) })
-	for _, key := range keys {
 		if s, ok := p.state(key); ok && (s.limit != stint.Limit{} || !s.HeldUntil.IsZero()) {
 			f.Buckets = append(f.Buckets, s)
 		}
