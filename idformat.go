@@ -27,7 +27,7 @@ var (
 	AnyID IDFormat = spell.NewFormat("anyID", func(id string) (string, error) { return id, nil })
 
 	// Shared is the empty id: one bucket for everyone, that of name.Key("").
-	Shared IDFormat = spell.Shared{}
+	Shared IDFormat = spell.Shared
 
 	// IPAddress is an IPv4 or IPv6 address without a zone. An IPv4-mapped IPv6
 	// address is the IPv4 address.

@@ -37,11 +37,7 @@ func (f *format) Canonical(id string) (string, error) {
 }
 
 // Shared is the format of the empty id. No other format accepts that id.
-type Shared struct{}
-
-func (Shared) String() string { return "shared" }
-
-func (Shared) Canonical(id string) (string, error) { return Finish(Shared{}, id, id, nil) }
+var Shared = NewFormat("shared", func(id string) (string, error) { return id, nil })
 
 // Canonical returns f.Canonical(id) if that has a valid length. Its error wraps
 // ErrInvalidID, even if f's error does not.
@@ -56,10 +52,9 @@ func Canonical(f Format, id string) (string, error) {
 // Finish returns the canonical id. If why is given, or the length of the
 // canonical id is wrong, it returns Invalid instead.
 func Finish(f Format, id, canonical string, why error) (string, error) {
-	_, shared := f.(Shared)
 	switch {
 	case why != nil:
-	case !shared:
+	case f != Shared:
 		why = CheckLen(canonical)
 	case id != "":
 		why = errors.New("there is one bucket for everyone, and its id is empty")
