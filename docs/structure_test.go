@@ -61,7 +61,7 @@ var allowedImports = map[string][]string{
 	"internal/testlength": {},                     // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
-	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                          // tests only
+	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                            // tests only
 	"internal/decidertest": {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "go.yaml.in/yaml/v4"}, // tests only
 	"internal/rulestest": {".", "hostlimit", "httplimit", "rules", "internal/decidertest", "internal/testlength",
 		"github.com/stretchr/testify/"}, // tests only
