@@ -68,12 +68,12 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 		b.declare(name, names[name])
 	}
 	var trees int
-	var wrong map[uint16][]string
+	var wrong map[Name][]string
 	ls.members, trees, wrong = names.members()
 	ls.totals = make([]share.Sum, trees)
 	for _, name := range slices.Sorted(maps.Keys(wrong)) {
 		for _, text := range wrong[name] {
-			b.mistaken(Name(name), nil, "%s", text)
+			b.mistaken(name, nil, "%s", text)
 		}
 	}
 	lists := make(map[Name][]*Override)

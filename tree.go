@@ -33,15 +33,8 @@ type member struct {
 
 // members returns the place of each Name in a tree of shares, the number of
 // trees, and the mistakes by Name.
-func (ns Names) members() (all []member, trees int, mistakes map[uint16][]string) {
-	tree := make(share.Tree, len(ns))
-	for name, spec := range ns {
-		tree[uint16(name)] = share.Node{
-			Label: spec.Label, Format: spec.format().String(), Shared: spec.ID == Shared,
-			Prefix: spec.Override != nil, Parent: uint16(spec.Parent), Floor: uint16(spec.Floor),
-		}
-	}
-	mistakes = tree.Mistakes()
+func (ns Names) members() (all []member, trees int, mistakes map[Name][]string) {
+	mistakes = ns.mistakesInTrees()
 	set := func(name Name, m member) {
 		for len(all) <= int(name) {
 			all = append(all, member{})
@@ -50,7 +43,7 @@ func (ns Names) members() (all []member, trees int, mistakes map[uint16][]string
 	}
 	for _, name := range slices.Sorted(maps.Keys(ns)) {
 		spec := ns[name]
-		if spec.Parent == 0 || mistakes[uint16(name)] != nil {
+		if spec.Parent == 0 || mistakes[name] != nil {
 			continue
 		}
 		if int(spec.Parent) >= len(all) || all[spec.Parent].role == plainRole {

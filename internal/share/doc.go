@@ -1,7 +1,6 @@
 // Package share is the arithmetic of limits that are shares of a total: what
-// pays for a request, and whether the floors fit into the total. Tree checks
-// how the limits are declared. The package keeps no buckets, and reads no
-// files.
+// pays for a request, and whether the floors fit into the total. The package
+// keeps no buckets, and reads no files.
 //
 // A class has a ceiling and, optionally, a floor; all classes of a tree share
 // one total. Each of these is a bucket. Every request takes its tokens from the
