@@ -99,15 +99,8 @@ type Index uint32
 var table struct {
 	mu    sync.Mutex // guards the rest
 	all   atomic.Pointer[[]*Calendar]
-	of    map[parts]Index
+	of    map[Calendar]Index        // by all fields except zoneText
 	zones map[string]*time.Location // that were loaded
-}
-
-// parts are the parts of a calendar. Zones that are loaded twice are two pointers.
-type parts struct {
-	unit  Unit
-	zone  *time.Location
-	start time.Duration
 }
 
 // Of returns the calendar with these parts. A nil zone is UTC. Check tells
@@ -116,25 +109,26 @@ func Of(unit Unit, zone *time.Location, start time.Duration) Index {
 	if zone == nil {
 		zone = time.UTC
 	}
-	p := parts{unit, zone, start}
+	key := Calendar{unit: unit, zone: zone, start: int64(start)} // a zone that is loaded twice is two pointers
 	table.mu.Lock()
 	defer table.mu.Unlock()
-	if i, ok := table.of[p]; ok {
+	if i, ok := table.of[key]; ok {
 		return i
 	}
-	c := &Calendar{unit, zone, zoneTextLocked(zone), int64(start)}
+	c := key
+	c.zoneText = zoneTextLocked(zone)
 	all := known()
 	i := slices.IndexFunc(all, c.same)
 	if i < 0 {
 		i = len(all)
-		all = append(all, c) // readers of a shorter slice do not see it
+		all = append(all, &c) // readers of a shorter slice do not see it
 		table.all.Store(&all)
 	}
 	const most = 1000 // programs load a zone once, or each time
 	if len(table.of) >= most || table.of == nil {
-		table.of = make(map[parts]Index)
+		table.of = make(map[Calendar]Index)
 	}
-	table.of[p] = Index(i)
+	table.of[key] = Index(i)
 	return Index(i)
 }
 
