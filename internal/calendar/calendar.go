@@ -250,12 +250,10 @@ func NewClock(c *Calendar) *Clock {
 func (k *Clock) Last() *Period { return k.last.Load() }
 
 // End returns the end of the period that contains now.
-func (k *Clock) End(now int64) int64 { return k.at(now).End }
+func (k *Clock) End(now int64) int64 { return k.Now(now).End }
 
 // Now returns the period that contains now.
-func (k *Clock) Now(now int64) Period { return *k.at(now) }
-
-func (k *Clock) at(now int64) *Period {
+func (k *Clock) Now(now int64) *Period {
 	if p := k.last.Load(); p.Contains(now) {
 		return p
 	}
