@@ -29,15 +29,16 @@ func (n *Node) While(o *Outage, until time.Time, f func()) (was bool, err error)
 	for o.away.Load() {
 		n.mu.RLock()
 		charging, away := o.charging, o.away.Load()
-		if away && charging == nil {
+		waits := charging != nil && charging.Err() == nil
+		if away && !waits {
 			f()
 		}
 		n.mu.RUnlock()
-		if charging == nil {
+		if !waits {
 			return away, nil
 		}
 		select {
-		case <-charging:
+		case <-charging.Done():
 		case <-time.After(time.Until(until)):
 			return true, fmt.Errorf("%w: it is back, and is being charged", script.ErrAway)
 		}

@@ -8,6 +8,6 @@ key), nodes (debts of another number of machines), shards (which server), seen (
 holds change), outage (when a server is away), decide, settle (the charges).
 
 Order of locks: Outage.probing, Outage.settling, Node.mu, cutMu, holdOrder, holdsMu, shards.mu,
-Outage.mu, the locks of the local Limiter.
+Outage.recentMu, the locks of the local Limiter.
 */
 package away

@@ -29,25 +29,26 @@ type Outage struct {
 	doubted atomic.Pointer[error] // of a call that had no answer in time, if none has had one since; or nil
 	probing sync.Mutex            // held by the probe
 
-	settling sync.Mutex   // held while debts are charged
-	spends   atomic.Int64 // decisions that may have moved own buckets, and calls of mayOwe
-	settled  atomic.Int64 // value of spends when no debt was left
-	mu       sync.Mutex   // guards recent and unread
-	recent   map[stint.Key]struct{}
-	unread   bool // there may be debts of an earlier process, which are not in recent
+	settling sync.Mutex  // held while debts are charged
+	owes     atomic.Bool // there may be debts
 
-	charging chan struct{} // closed when decisions may go on; nil if none has to wait. Guarded by Node.mu
+	// What follows is guarded by Node.mu. Decisions, which only read-lock that, add to
+	// recent under recentMu.
+	recentMu sync.Mutex
+	recent   map[stint.Key]struct{} // own buckets that decisions have moved since the last pass over them
+	unread   bool                   // there may be debts of an earlier process, which are not in recent
+	charging context.Context        // decisions wait until it ends; nil while no last debts are charged
 }
 
 // maxRecent is the most own buckets that an outage remembers between two passes
 // over the debts. If there are more, the next pass reads all debts.
 const maxRecent = 1 << 16
 
-// spent notes decisions on own buckets.
+// spent notes decisions on own buckets. The caller holds Node.mu for reading.
 func (o *Outage) spent(reqs []stint.Request) {
-	o.spends.Add(1)
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.owes.Store(true)
+	o.recentMu.Lock()
+	defer o.recentMu.Unlock()
 	for i := range reqs {
 		if o.recent == nil {
 			o.recent = make(map[stint.Key]struct{})

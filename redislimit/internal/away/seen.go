@@ -34,7 +34,7 @@ func (n *Node) SawTAT(key stint.Key, tat, most int64) {
 	seen := n.wide(key, most)
 	o := n.Of(key)
 	n.mu.RLock()
-	if !o.away.Load() && o.spends.Load() == o.settled.Load() {
+	if !o.away.Load() && !o.owes.Load() {
 		n.Local.Raise(seen, time.Unix(0, tat))
 		n.mu.RUnlock()
 		return

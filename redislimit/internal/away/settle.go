@@ -1,6 +1,7 @@
 package away
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -38,107 +39,45 @@ func (o *Outage) settle(patience time.Duration, done func()) error {
 	n := o.node
 	o.settling.Lock()
 	defer o.settling.Unlock()
-	all := o.settled.Load() != o.spends.Load()
+	all := o.owes.Load()
 	for pass := 1; ; pass++ {
+		n.mu.Lock()
+		keys := o.recent
+		all = all || o.unread || len(keys) > maxRecent
+		o.recent, o.unread = nil, false
+		last, goOn := !all && (len(keys) <= lastDebts || pass >= maxPasses), func() {}
+		if last {
+			wait := n.Timeout / 4 // so that a decision that waits has time for a trip
+			if pass >= maxPasses {
+				wait = n.Timeout
+			}
+			o.charging, goOn = context.WithTimeout(context.Background(), wait)
+		}
+		n.mu.Unlock()
+		owing := keysOf(keys)
 		if all {
-			o.forget()
-			if err := o.chargeKeys(o.allKeys, patience); err != nil {
-				return err
-			}
-			all = false
+			owing = o.allKeys
 		}
-		if o.owed() > lastDebts && pass < maxPasses {
-			keys, every := o.forget()
-			if all = every; all {
-				continue
-			}
-			if err := o.chargeKeys(keysOf(keys), patience); err != nil {
-				return err
-			}
-			continue
+		err := o.chargeKeys(owing, patience)
+		n.mu.Lock()
+		over := last && err == nil && len(o.recent) == 0 && !o.unread
+		if over {
+			o.owes.Store(false)
+			done()
 		}
-		wait := n.Timeout / 4 // so that a decision that waits has time for a trip
-		if pass >= maxPasses {
-			wait = n.Timeout
-		}
-		over, unread, err := o.chargeLast(wait, patience, done)
+		o.charging, all = nil, false
+		n.mu.Unlock()
+		goOn()
 		if over || err != nil {
 			return err
 		}
-		all = unread
 	}
-}
-
-// chargeLast charges what is left while decisions wait, and calls done if they
-// have made no further debts. If unread is true, it did nothing, because there are
-// debts that only a pass over all of them finds.
-func (o *Outage) chargeLast(wait, patience time.Duration, done func()) (over, unread bool, err error) {
-	n := o.node
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	keys, every := o.forget()
-	if every {
-		return false, true, nil
-	}
-	debts, err := o.debtsOf(keys)
-	if err != nil {
-		return false, false, err
-	}
-	spends := o.spends.Load()
-	if len(debts) > 0 {
-		goOn := make(chan struct{})
-		o.charging = goOn
-		n.mu.Unlock()
-		timer := time.AfterFunc(wait, func() {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			o.goOn(goOn)
-		})
-		err = n.charge(debts, patience)
-		timer.Stop()
-		n.mu.Lock()
-		defer o.goOn(goOn)
-		n.paid(debts)
-	}
-	if over = err == nil && o.spends.Load() == spends; over {
-		o.settled.Store(spends)
-		done()
-	}
-	return over, false, err
-}
-
-// goOn lets decisions go on that wait for a charge. The caller holds Node.mu.
-func (o *Outage) goOn(waiting chan struct{}) {
-	if o.charging == waiting {
-		o.charging = nil
-		close(waiting)
-	}
-}
-
-// owed returns the number of own buckets that decisions have moved since the last
-// forget.
-func (o *Outage) owed() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.recent)
-}
-
-// forget returns the own buckets that decisions have moved since the last forget,
-// or true if there are too many, or other debts besides.
-func (o *Outage) forget() (keys map[stint.Key]struct{}, every bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	keys, every = o.recent, o.unread || len(o.recent) > maxRecent
-	o.recent, o.unread = nil, false
-	return keys, every
 }
 
 // mayOwe says that there may be debts of an earlier process. The caller holds
 // Node.mu.
 func (o *Outage) mayOwe() {
-	o.spends.Add(1)
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.owes.Store(true)
 	o.unread = true
 }
 
@@ -147,7 +86,7 @@ func (o *Outage) mayOwe() {
 // charged is away.
 func (n *Node) SettleEarlier() {
 	for _, o := range n.Outages() {
-		if o.away.Load() || o.settled.Load() == o.spends.Load() {
+		if o.away.Load() || !o.owes.Load() {
 			continue
 		}
 		if err := o.settle(n.patience(), func() {}); err != nil {
@@ -216,20 +155,6 @@ func (o *Outage) chargeKeys(keys iter.Seq2[stint.Key, error], patience time.Dura
 		}
 	}
 	return chargeThese()
-}
-
-// debtsOf returns the debts of own buckets. The caller holds Node.mu.
-func (o *Outage) debtsOf(keys map[stint.Key]struct{}) (debts []Debt, err error) {
-	for key := range keys {
-		d, owes, err := o.debtOf(key)
-		if err != nil {
-			return nil, err
-		}
-		if owes {
-			debts = append(debts, d)
-		}
-	}
-	return debts, nil
 }
 
 // debtOf returns what this machine spent on a bucket of the outage's server, less

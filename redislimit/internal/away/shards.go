@@ -71,7 +71,7 @@ func (n *Node) LoadShards() bool {
 	if known && n.Under() { // a shard went away while the slots were read
 		return true
 	}
-	owes := n.whole.settled.Load() != n.whole.spends.Load()
+	owes := n.whole.owes.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
 	for slot, id := range ids {
 		if id == "" {
