@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/redislimit/internal/lease"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -71,7 +70,8 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		l.seen.Forget(r.key)
 	case script.Spend, script.Check:
 		if o, denied := l.seen.Denies(r.key, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
-			return r.decided(o).decision(op), nil
+			r.Answer = o
+			return r.decision(op), nil
 		}
 	}
 	err = l.ask(n, op, []*request{&r}, begun)
@@ -86,8 +86,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	}
 	d := r.decision(op)
 	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.here {
-		l.seen.Put(r.key, &n.since, lease.Outcome{Now: r.now, TAT: r.TAT, Hold: r.Hold}, sent,
-			!d.Allowed || op != script.Check && d.Remaining == 0)
+		l.seen.Put(r.key, &n.since, r.Answer, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -254,10 +253,10 @@ func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 		b.Limit = r.limit
 	}
 	if r.limited() {
-		b.ResetAfter = time.Duration(max(0, r.TAT-r.now))
+		b.ResetAfter = time.Duration(max(0, r.TAT-r.Now))
 		b.Remaining = r.decision(script.Check).Remaining
 	}
-	if r.Hold > r.now {
+	if r.Hold > r.Now {
 		b.HeldUntil = time.Unix(0, r.Hold)
 	}
 	return b, nil
@@ -289,7 +288,7 @@ func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.T
 	if err == nil && r.limit.IsUnlimited() && !r.asks {
 		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
 	}
-	if err == nil && r.Hold > r.now {
+	if err == nil && r.Hold > r.Now {
 		end = time.Unix(0, r.Hold)
 	}
 	return end, err

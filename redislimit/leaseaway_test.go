@@ -155,8 +155,8 @@ func TestLeasedRefused(t *testing.T) {
 	s.cli("ACL", "SETUSER", "default", "-del")
 	const interval = int64(time.Hour / 1000)
 	part := func(id string, args [12]int64) lease.Part {
-		return lease.Part{Bucket: lease.Bucket{Key: perID.Key(id), Interval: interval, Tolerance: 1000 * interval,
-			Since: &l.inForce.Load().since}, Args: args}
+		return lease.Part{Bucket: lease.Bucket{Key: perID.Key(id), Since: &l.inForce.Load().since},
+			Call: script.LeaseRequest{Args: args}}
 	}
 	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))

@@ -15,7 +15,7 @@ import (
 // of a call that the lease made, and waited is when the caller began to wait for it.
 func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bool, waited time.Time, err error) {
 	b := r.bucket(n)
-	var o lease.Outcome
+	var o script.Answer
 	switch op {
 	case script.Spend:
 		o, done, waited, err = l.leases.Spend(&b, r.cost)
@@ -32,7 +32,7 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bo
 		o, left, done = l.leases.Check(&b, r.cost)
 		r.Need = max(0, r.Need-left*r.interval)
 	}
-	if r.decided(o); !done {
+	if r.Answer = o; !done {
 		r.Key = l.opts.keyOf(r.key)
 	}
 	return done, waited, err
@@ -49,7 +49,7 @@ func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done
 		}
 		if l.leases.SpendAll(costs) {
 			for i, r := range rs {
-				r.decided(costs[i].Outcome)
+				r.Answer = costs[i].Answer
 			}
 			return true
 		}
@@ -66,27 +66,28 @@ func (l *Limiter) lease(parts []lease.Part) error {
 	keys := make([]string, len(parts))
 	for i := range parts {
 		keys[i] = l.opts.keyOf(parts[i].Key)
+		parts[i].Call.Key = keys[i]
 	}
-	return l.server.Each(keys, func(call []int) error { return l.leaseOnce(parts, keys, call) })
+	return l.server.Each(keys, func(call []int) error { return l.leaseOnce(parts, call) })
 }
 
 // leaseOnce makes the call with these of the parts.
-func (l *Limiter) leaseOnce(parts []lease.Part, keys []string, call []int) error {
-	rs := make([]script.LeaseRequest, len(call))
+func (l *Limiter) leaseOnce(parts []lease.Part, call []int) error {
+	rs := make([]*script.LeaseRequest, len(call))
 	for i, at := range call {
-		rs[i] = script.LeaseRequest{Key: keys[at], Args: parts[at].Args}
+		rs[i] = &parts[at].Call
 	}
-	answers, err := l.server.Lease(rs, parts[call[0]].Since, l.node.Of(parts[call[0]].Key))
+	err := l.server.Lease(rs, parts[call[0]].Since, l.node.Of(parts[call[0]].Key))
 	if errors.Is(err, ErrCrossSlot) && len(call) > 1 { // the server is a cluster
 		for i := range call {
-			err = l.leaseOnce(parts, keys, call[i:i+1])
+			err = l.leaseOnce(parts, call[i:i+1])
 		}
 		return err
 	}
-	for i := range answers {
-		p, a := &parts[call[i]], &answers[i]
-		p.Answer = *a
-		l.sawBucket(p.Key, a.TAT, a.Now, max(p.Tolerance, p.Fourth), a.Hold)
+	for i, at := range call {
+		if err == nil {
+			l.sawBucket(parts[at].Key, &rs[i].Answer, l.opts.most(int64(parts[at].Limit.Tolerance())))
+		}
 	}
 	return err
 }

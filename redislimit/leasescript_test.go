@@ -82,13 +82,16 @@ func TestLeaseScript(t *testing.T) {
 		require.NoError(t, err)
 		reply, _, err := l.server.Eval(t.Context(), script.Leasing, keys, args, false)
 		require.NoError(t, err)
-		answers, err := script.ParseLeases(reply, together)
-		require.NoError(t, err)
+		var answers []*script.LeaseRequest
+		for range together {
+			answers = append(answers, new(script.LeaseRequest))
+		}
+		require.NoError(t, script.ParseLeases(answers, reply))
 		stored, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 		require.NoError(t, err)
 		for i, want := range wants {
 			what := fmt.Sprintf("now %d, generation %d, %+v, %v", now, generation, before[i], args[2+12*i:14+12*i])
-			require.Equal(t, want, answers[i], what)
+			require.Equal(t, want, answers[i].LeaseAnswer, what)
 			value := stored.([]any)[i]
 			if models[i].TAT == before[i].TAT {
 				require.Contains(t, value, fmt.Sprintf("%d ", models[i].TAT), what)

@@ -36,14 +36,14 @@ func (l *Limiter) saw(t *trip) {
 		if !l.hasShare(r.key.Name) {
 			continue
 		}
-		tat := int64(0) // of a bucket that the node has to know
+		a := script.Answer{Now: r.Now, Hold: r.Hold} // with the TAT of a bucket that the node has to know
 		switch t.Op {
 		case script.Spend, script.Check, script.Part:
 			if r.limited() {
-				tat = r.TAT
+				a.TAT = r.TAT
 			}
 			if r.Wait == 0 && (t.Op == script.Check || t.Op == script.Spend && (!t.Allowed || r.mode() == stint.CheckOnly)) {
-				tat -= r.Need // the reply is what a spend would have left
+				a.TAT -= r.Need // the reply is what a spend would have left
 			}
 		case script.Refund:
 			if r.limited() && r.Need > 0 {
@@ -53,20 +53,20 @@ func (l *Limiter) saw(t *trip) {
 		case script.Reset:
 			l.node.SawReset(r.key)
 		}
-		l.sawBucket(r.key, tat, t.Now, r.most(), r.Hold)
+		l.sawBucket(r.key, &a, r.most)
 	}
 }
 
 // sawBucket tells the node the TAT and the end of the hold of a bucket, if the limit
 // has a share.
-func (l *Limiter) sawBucket(key stint.Key, tat, now, most, hold int64) {
+func (l *Limiter) sawBucket(key stint.Key, a *script.Answer, most int64) {
 	if !l.hasShare(key.Name) {
 		return
 	}
-	if tat > now {
-		l.node.SawTAT(key, tat, most)
+	if a.TAT > a.Now {
+		l.node.SawTAT(key, a.TAT, most)
 	}
-	l.node.SawHold(key, hold)
+	l.node.SawHold(key, a.Hold)
 }
 
 // awayServer is the server, as the node sees it.

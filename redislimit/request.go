@@ -19,7 +19,7 @@ type request struct {
 	limit    stint.Limit
 	cost     int64
 	interval int64 // T
-	longest  int64 // tolerance of the limit, or of the configured one if that is longer
+	most     int64 // how far the bucket's TAT may be ahead
 	asks     bool  // the server decides
 	leased   bool  // a lease may decide
 	at       int   // index in the caller's requests
@@ -27,7 +27,6 @@ type request struct {
 	spent time.Time // of a refund: the instant of the spend, if it is known
 	taken int64     // tokens of a Part, from a lease and from the bucket
 
-	now  int64      // the server's time of the answer
 	here bool       // this machine decided
 	own  *away.Part // what it decided on; nil if it did not need a bucket
 }
@@ -67,7 +66,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	if r.asks = r.limited(); !r.asks {
 		mayBeHeld := !configured.IsUnlimited() || rules.IsLockOutCount(req.Key)
 		if r.limit.IsUnlimited() && mayBeHeld && op != script.Refund {
-			r.asks, r.Key, r.Tolerance = true, l.opts.keyOf(req.Key), script.MaxTolerance
+			r.asks, r.Key, r.Tolerance, r.most = true, l.opts.keyOf(req.Key), script.MaxTolerance, script.MaxTolerance
 		}
 		return r, nil
 	}
@@ -80,13 +79,10 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	}
 	r.Tolerance = int64(r.limit.Tolerance())
 	r.interval = r.Tolerance / r.limit.Burst
-	if r.longest = r.Tolerance; r.limit != configured {
-		r.longest = max(r.Tolerance, int64(configured.Tolerance()))
+	if r.most = l.opts.most(r.Tolerance); r.limit != configured {
+		r.most = max(r.most, int64(configured.Tolerance()))
 	}
-	if l.opts.PlainKeys { // nothing cuts them down
-		r.longest = script.MaxTolerance
-	}
-	r.Fourth = r.longest
+	r.Fourth = r.most
 	r.Need = math.MaxInt64 // a refund of more than the bucket holds
 	if req.Cost <= math.MaxInt64/r.interval {
 		r.Need = req.Cost * r.interval
@@ -97,7 +93,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 			r.Mode = uint8(stint.CheckOnly) // it cuts nothing down
 		}
 	case op == script.Refund && !req.Spent.IsZero() && !req.Spent.Equal(stint.JustSpent):
-		r.Op, r.Fourth = script.Undo, script.Instant(req.Spent)
+		r.Op, r.Fourth, r.most = script.Undo, script.Instant(req.Spent), script.MaxTolerance
 	}
 	// A limit that a Request brings has no lease, and neither has one with a burst under 8.
 	r.leased = l.durability(r.limit) == stint.Leased && r.limit == configured && r.limit.Burst >= 8
@@ -123,7 +119,7 @@ func (r *request) decision(op script.Op) stint.Decision {
 		}
 	default:
 		d.Limit = r.limit
-		reset := max(0, r.TAT-r.now)
+		reset := max(0, r.TAT-r.Now)
 		d.ResetAfter = time.Duration(reset)
 		d.Remaining = max(0, r.Tolerance-reset) / r.interval
 	}
@@ -136,30 +132,23 @@ func (r *request) decision(op script.Op) stint.Decision {
 	return d
 }
 
-// most returns how far the bucket's TAT may be ahead.
-func (r *request) most() int64 {
-	if r.Op == script.Undo {
+// most returns how far the TAT of a bucket may be ahead. Nothing cuts plain ones down.
+func (o *Options) most(tolerance int64) int64 {
+	if o.PlainKeys {
 		return script.MaxTolerance
 	}
-	return max(r.Tolerance, r.longest)
+	return tolerance
 }
 
 // bucket returns the request's bucket, as leases have it.
 func (r *request) bucket(n *limitsInForce) lease.Bucket {
-	return lease.Bucket{Key: r.key, Limit: r.limit, Interval: r.interval, Tolerance: r.Tolerance, Fourth: r.Fourth,
-		Since: &n.since}
-}
-
-// decided puts an outcome into the request.
-func (r *request) decided(o lease.Outcome) *request {
-	r.now, r.TAT, r.Wait, r.Hold = o.Now, o.TAT, o.Wait, o.Hold
-	return r
+	return lease.Bucket{Key: r.key, Limit: r.limit, Since: &n.since}
 }
 
 // took reads the answer to a Part: what the server took, and when more can be.
 func (r *request) took() {
 	r.taken += r.Wait / r.interval
-	r.Wait = max(0, r.Hold-r.now, r.TAT-r.now-r.Tolerance)
+	r.Wait = max(0, r.Hold-r.Now, r.TAT-r.Now-r.Tolerance)
 }
 
 // mode returns how the request takes part in a call.

@@ -120,10 +120,10 @@ func (l *Limiter) carryOut(t *trip) {
 	}
 }
 
-// answered gives the requests of a trip their time, and tells the node.
+// answered reads the answers to a trip, and tells the node.
 func (l *Limiter) answered(t *trip) {
 	for _, r := range t.rs {
-		if r.now = t.Now; t.Op == script.Part && r.limited() {
+		if t.Op == script.Part && r.limited() {
 			r.took()
 		}
 	}
@@ -150,7 +150,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
 				continue
 			}
 			again := *r
-			again.Fourth = t.Now
+			again.Fourth = r.Now
 			if r.here { // the server has been charged in between
 				again.Need = r.cost * int64(r.own.Limit.Interval())
 			}
@@ -214,12 +214,13 @@ func (l *Limiter) whileAway(t *trip, o *away.Outage, cause error) bool {
 // AwayClosed. After an error nothing was spent on this machine, except that after
 // stint.ErrNotDurable the tokens may be spent.
 func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
-	t.Allowed, t.Now = true, script.Instant(l.Now())
+	t.Allowed = true
+	now := script.Instant(l.Now())
 	var parts []*away.Part
 	for _, r := range t.rs {
-		r.here, r.now = true, t.Now
+		r.here, r.Answer = true, script.Answer{Now: now}
 		if l.opts.away(r.key.Name) == AwayOpen {
-			r.limit, r.TAT, r.Wait, r.Hold = stint.Unlimited, 0, 0, 0
+			r.limit = stint.Unlimited
 			if t.Op == script.Spend || t.Op == script.Part {
 				l.open.Add(1)
 			}
@@ -227,7 +228,7 @@ func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
 			continue
 		}
 		r.own = &away.Part{Request: stint.Request{Key: r.key, Mode: r.mode(), Limit: r.limit, Spent: r.spent},
-			Most: r.most()}
+			Most: r.most}
 		if r.limited() {
 			r.own.Cost = r.Need / r.interval
 		}
@@ -250,9 +251,9 @@ func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
 			r.Need = r.own.Cost * r.interval
 		}
 		r.taken += r.own.Taken
-		r.TAT, r.Wait, r.Hold = t.Now+int64(d.ResetAfter), int64(d.RetryAfter), 0
+		r.TAT, r.Wait = now+int64(d.ResetAfter), int64(d.RetryAfter)
 		if r.own.Hold > 0 {
-			r.Hold = t.Now + int64(r.own.Hold)
+			r.Hold = now + int64(r.own.Hold)
 		}
 		t.Allowed = t.Allowed && (d.Allowed || r.mode() == stint.SpendOnly)
 	}

@@ -50,15 +50,11 @@ type grant struct {
 type waiter struct {
 	cost   int64
 	served bool
-	Outcome
+	script.Answer
 	err  error
 	done chan struct{}
 	gone bool // it waits no longer: its tokens join the lease
 }
-
-// Outcome is a decision on a bucket: the server's time, and as script.Request has
-// them the TAT, the time to wait and the end of the hold.
-type Outcome struct{ Now, TAT, Wait, Hold int64 }
 
 // question is one bucket's part in a call of the lease script.
 type question struct {
@@ -68,13 +64,10 @@ type question struct {
 	sent              int64    // elapsed time
 }
 
-// answer is the script's.
-type answer = script.LeaseAnswer
-
 // newLease returns the lease of a bucket that was not used lately.
-func newLease(burst, interval, tolerance int64, longest time.Duration, elapsed int64) lease {
+func newLease(burst, tolerance int64, longest time.Duration, elapsed int64) lease {
 	life := min(tolerance/8, int64(longest))
-	return lease{interval: interval, tolerance: tolerance, most: burst / 8, life: life, asked: elapsed - life}
+	return lease{interval: tolerance / burst, tolerance: tolerance, most: burst / 8, life: life, asked: elapsed - life}
 }
 
 func (b *lease) lives(g *grant, elapsed int64) bool {
@@ -174,7 +167,7 @@ func (b *lease) end(elapsed int64, all bool) (back [2]grant) {
 // grant, however late the answer comes, because the server decided on them. The
 // rest of the grant joins the lease. receive returns the callers that are
 // decided. The others go on waiting.
-func (b *lease) receive(q *question, a *answer, elapsed int64) (decided []*waiter) {
+func (b *lease) receive(q *question, a *script.LeaseAnswer, elapsed int64) (decided []*waiter) {
 	k := a.Granted / b.interval
 	g := grant{left: k, all: k, at: a.Now, sent: q.sent}
 	b.tat, b.now, b.sent = a.TAT, a.Now, q.sent
@@ -280,12 +273,12 @@ func (b *lease) useful(g *grant, elapsed int64) bool {
 	return g.left > 0 && (elapsed-g.sent)/b.interval < g.all
 }
 
-// args returns what the script gets for a bucket, whose TAT of an earlier
-// generation is cut down to fourth. Without a question for tokens, the script
-// only takes tokens back.
-func (q *question) args(interval, tolerance, fourth int64) (args [12]int64) {
+// args returns what the script gets for a bucket. A TAT of an earlier generation is
+// cut down to the tolerance. Without a question for tokens, the script only takes
+// tokens back.
+func (q *question) args(interval, tolerance int64) (args [12]int64) {
 	if q.want > 0 || q.need > 0 {
-		args = [12]int64{interval, tolerance, fourth, q.first * interval, q.need * interval, q.want * interval}
+		args = [12]int64{interval, tolerance, tolerance, q.first * interval, q.need * interval, q.want * interval}
 	}
 	for i, g := range q.back {
 		args[6+3*i], args[7+3*i], args[8+3*i] = g.left*interval, g.all*interval, g.at

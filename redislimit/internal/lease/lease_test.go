@@ -16,14 +16,14 @@ func TestAsk(t *testing.T) {
 	t.Parallel()
 	limit := stint.PerHour(80) // a lease is at most 10
 	interval, tolerance := int64(limit.Interval()), int64(limit.Tolerance())
-	b := newLease(limit.Burst, interval, tolerance, time.Minute, 0)
+	b := newLease(limit.Burst, tolerance, time.Minute, 0)
 	for _, cost := range []int64{3, 9, 1, 12} {
 		b.waiting = append(b.waiting, &waiter{cost: cost})
 	}
 	q := b.ask(0)
 	require.Equal(t, []int64{3, 25, 4}, []int64{q.first, q.need, int64(q.callers)})
 	server := new(model.Lease)
-	a := server.Step(1e18, 0, q.args(interval, tolerance, 0))
+	a := server.Step(1e18, 0, q.args(interval, tolerance))
 	decided := b.receive(&q, &a, 0)
 	require.Len(t, decided, 4)
 	for _, w := range decided {
@@ -36,7 +36,7 @@ func TestAsk(t *testing.T) {
 		b.waiting = append(b.waiting, &waiter{cost: cost})
 	}
 	q = b.ask(0)
-	a = server.Step(1e18, 0, q.args(interval, tolerance, 0))
+	a = server.Step(1e18, 0, q.args(interval, tolerance))
 	decided = b.receive(&q, &a, 0)
 	require.Equal(t, []bool{true, true, false}, []bool{decided[0].served, decided[1].served, decided[2].served})
 }

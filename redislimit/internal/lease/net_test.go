@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/model"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // mutant is a mistake that makes nodes break the law.
@@ -61,7 +62,7 @@ type message struct {
 	node     int
 	number   int
 	question question
-	answer   answer
+	answer   script.LeaseAnswer
 }
 
 type messageKind int
@@ -101,7 +102,7 @@ func (w *network) reset(seed uint64, m mutant) {
 
 func (w *network) newNode(longest int64) netNode {
 	n := netNode{clock: w.rnd.Int64N(1e15) - w.now}
-	n.lease = newLease(w.burst, w.interval, w.burst*w.interval, time.Duration(longest), w.now+n.clock)
+	n.lease = newLease(w.burst, w.burst*w.interval, time.Duration(longest), w.now+n.clock)
 	return n
 }
 
@@ -143,7 +144,7 @@ func (w *network) run(until int64) {
 
 func (w *network) deliver(m *message) {
 	if m.kind == toServer {
-		m.answer = w.server.Step(w.now, 0, m.question.args(w.interval, w.burst*w.interval, 0))
+		m.answer = w.server.Step(w.now, 0, m.question.args(w.interval, w.burst*w.interval))
 		m.kind = toNode
 		w.send(*m)
 		return

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/redislimit/internal/model"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // fleet is many machines with leases of one bucket, in virtual time. Their demand
@@ -39,7 +40,7 @@ type fleet struct {
 type fleetEvent struct {
 	at     int64
 	node   int
-	answer *answer // nil: a request arrives
+	answer *script.LeaseAnswer // nil: a request arrives
 }
 
 type fleetEvents []fleetEvent
@@ -83,7 +84,7 @@ func (f *fleet) ask(node int) {
 	q := b.ask(f.now)
 	f.asked[node], f.busy[node] = q, true
 	f.trips++
-	a := f.server.Step(f.now+f.trip/2, 0, q.args(f.interval, f.burst*f.interval, 0))
+	a := f.server.Step(f.now+f.trip/2, 0, q.args(f.interval, f.burst*f.interval))
 	heap.Push(&f.events, fleetEvent{at: f.now + f.trip, node: node, answer: &a})
 }
 
@@ -204,7 +205,7 @@ func TestScale(t *testing.T) {
 					burst: 1_000_000, trip: int64(time.Millisecond), nodes: make([]lease, n), asked: make([]question, n),
 					busy: make([]bool, n)}
 				for i := range f.nodes {
-					f.nodes[i] = newLease(f.burst, f.interval, f.burst*f.interval, longest, f.now)
+					f.nodes[i] = newLease(f.burst, f.burst*f.interval, longest, f.now)
 				}
 				f.fair = int64(100 * min(1, 1/share))
 				f.server.TAT = f.now + f.burst*f.interval // it is empty

@@ -26,7 +26,7 @@ type sightings struct {
 
 type sighting struct {
 	key stint.Key
-	Outcome
+	script.Answer
 	sent  int64 // elapsed time before the question
 	asked int64 // elapsed time when a caller asked again, or 0
 }
@@ -45,7 +45,7 @@ func (s *Seen) set(key stint.Key) *sightings {
 // server's time is then at most the returned one, because the server read its
 // clock after the question was sent. When the sighting is older than fresh, one
 // caller asks again, and the others are denied until it has its answer.
-func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Duration) (o Outcome, denied bool) {
+func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Duration) (o script.Answer, denied bool) {
 	if fresh <= 0 {
 		return o, false
 	}
@@ -70,7 +70,7 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 			e.asked = elapsed
 			return o, false
 		}
-		return Outcome{now, e.TAT, wait, e.Hold}, true
+		return script.Answer{Now: now, TAT: e.TAT, Wait: wait, Hold: e.Hold}, true
 	}
 	return o, false
 }
@@ -80,7 +80,7 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 // answers do not say which is older if the server's clock was set back: then the
 // later question has the newer one. An answer under other limits than those in
 // force is not remembered.
-func (s *Seen) Put(key stint.Key, since *script.Since, o Outcome, sent int64, empty bool) {
+func (s *Seen) Put(key stint.Key, since *script.Since, o script.Answer, sent int64, empty bool) {
 	set := s.set(key)
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Seen) Put(key stint.Key, since *script.Since, o Outcome, sent int64, em
 		}
 		at = min(at, seenWays-1)
 		copy(set.ways[1:at+1], set.ways[:at])
-		set.ways[0] = sighting{key: key, Outcome: o, sent: sent}
+		set.ways[0] = sighting{key: key, Answer: o, sent: sent}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // An older answer that comes late changes nothing. After the server's clock was
@@ -16,9 +17,9 @@ func TestSeenOrder(t *testing.T) {
 	t.Parallel()
 	key := stint.Name(1).Key("a")
 	second := int64(time.Second)
-	empty := func(now int64) Outcome { return Outcome{Now: now, TAT: now + 100*second} }
+	empty := func(now int64) script.Answer { return script.Answer{Now: now, TAT: now + 100*second} }
 	s := NewSeen()
-	denied := func(elapsed int64) (o Outcome, is bool) { return s.Denies(key, 0, elapsed, time.Second, 0) }
+	denied := func(elapsed int64) (o script.Answer, is bool) { return s.Denies(key, 0, elapsed, time.Second, 0) }
 
 	s.Put(key, nil, empty(1000*second+2), 5, true)
 	s.Put(key, nil, empty(1000*second+1), 4, true)

@@ -16,7 +16,7 @@ import (
 // used, and the caller must make a trip. So it is for a bucket that is seldom
 // asked for, and if as many callers wait as a lease has tokens. waited is when the
 // caller began to wait, or zero if it did not.
-func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.Time, err error) {
+func (t *Table) Spend(r *Bucket, cost int64) (o script.Answer, done bool, waited time.Time, err error) {
 	if cost == 0 {
 		return o, false, waited, nil
 	}
@@ -56,14 +56,14 @@ func (t *Table) Spend(r *Bucket, cost int64) (o Outcome, done bool, waited time.
 	waited = time.Now()
 	select {
 	case <-w.done:
-		return w.Outcome, true, waited, w.err
+		return w.Answer, true, waited, w.err
 	case <-time.After(t.Timeout):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
 	case <-w.done:
-		return w.Outcome, true, waited, w.err
+		return w.Answer, true, waited, w.err
 	default:
 	}
 	if b.leave(w) {
@@ -77,7 +77,7 @@ type Cost struct {
 	Bucket
 	Cost      int64
 	CheckOnly bool
-	Outcome
+	script.Answer
 }
 
 // SpendAll takes from the leases if each bucket has one with enough tokens.
@@ -123,9 +123,9 @@ func (t *Table) SpendAll(costs []Cost) bool {
 			b.take(elapsed, c.Cost)
 			t.renew(&t.shards[at[i]], b, elapsed)
 		}
-		c.Outcome = b.outcome(elapsed)
+		c.Answer = b.outcome(elapsed)
 		if c.CheckOnly {
-			c.TAT += c.Cost * b.Interval // as if they were spent
+			c.TAT += c.Cost * b.interval // as if they were spent
 		}
 	}
 	return true
@@ -156,7 +156,7 @@ func (t *Table) askFor(s *shard, b *bucket) {
 		s.mu.Unlock()
 		err := t.Lease(parts)
 		s.mu.Lock()
-		for _, w := range t.answered(b, parts[0].Since, &q, &parts[0].Answer, err) {
+		for _, w := range t.answered(b, parts[0].Since, &q, &parts[0].Call.LeaseAnswer, err) {
 			close(w.done)
 		}
 	}
@@ -164,12 +164,12 @@ func (t *Table) askFor(s *shard, b *bucket) {
 }
 
 func (b *bucket) part(q *question) Part {
-	return Part{Bucket: b.Bucket, Args: q.args(b.Interval, b.Tolerance, b.Fourth)}
+	return Part{Bucket: b.Bucket, Call: script.LeaseRequest{Args: q.args(b.interval, b.tolerance)}}
 }
 
 // answered applies the answer to the lease, and returns the callers that are
 // decided. since is that of the limits that the question was asked with.
-func (t *Table) answered(b *bucket, since *script.Since, q *question, a *answer, err error) (decided []*waiter) {
+func (t *Table) answered(b *bucket, since *script.Since, q *question, a *script.LeaseAnswer, err error) (decided []*waiter) {
 	elapsed := t.Elapsed()
 	if err == nil {
 		denied := a.Wait > 0
@@ -178,7 +178,7 @@ func (t *Table) answered(b *bucket, since *script.Since, q *question, a *answer,
 			denied = denied || !w.served
 		}
 		if t.RepeatDenials > 0 && (denied || q.back != [2]grant{}) {
-			t.Seen.Put(b.Key, since, Outcome{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
+			t.Seen.Put(b.Key, since, script.Answer{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
 		}
 		return decided
 	}
@@ -191,7 +191,7 @@ func (t *Table) answered(b *bucket, since *script.Since, q *question, a *answer,
 			continue
 		}
 		if w.served = b.take(elapsed, w.cost); w.served {
-			w.Outcome = b.outcome(elapsed)
+			w.Answer = b.outcome(elapsed)
 		} else {
 			w.err = err
 		}

@@ -40,12 +40,9 @@ type bucket struct {
 
 // Bucket is a bucket, as a request has it.
 type Bucket struct {
-	Key       stint.Key
-	Limit     stint.Limit
-	Interval  int64         // T
-	Tolerance int64         // τ
-	Fourth    int64         // the tolerance that a TAT of an earlier generation is cut down to
-	Since     *script.Since // of the limits that the request was made with
+	Key   stint.Key
+	Limit stint.Limit
+	Since *script.Since // of the limits that the request was made with
 }
 
 // Config are the settings of a Table, and the functions that it calls.
@@ -66,8 +63,7 @@ type Config struct {
 // Part is one bucket's part in a call of the lease script.
 type Part struct {
 	Bucket
-	Args   [12]int64
-	Answer script.LeaseAnswer
+	Call script.LeaseRequest
 }
 
 // NewTable returns a Table without leases.
@@ -95,7 +91,8 @@ func (s *shard) of(t *Table, r *Bucket, elapsed int64) *bucket {
 	if r.Since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
 		return nil
 	}
-	b = &bucket{lease: newLease(r.Limit.Burst, r.Interval, r.Tolerance, t.MaxLease, elapsed), Bucket: *r}
+	tolerance := int64(r.Limit.Tolerance())
+	b = &bucket{lease: newLease(r.Limit.Burst, tolerance, t.MaxLease, elapsed), Bucket: *r}
 	s.buckets[r.Key] = b
 	return b
 }
@@ -118,22 +115,22 @@ func (s *shard) makeRoom() bool {
 
 // outcome returns a decision of the lease. The server's time is at most the one of
 // the outcome, because the server read its clock after the question was sent.
-func (b *bucket) outcome(elapsed int64) Outcome {
-	return Outcome{Now: b.now + elapsed - b.sent, TAT: b.seenTAT(elapsed)}
+func (b *bucket) outcome(elapsed int64) script.Answer {
+	return script.Answer{Now: b.now + elapsed - b.sent, TAT: b.seenTAT(elapsed)}
 }
 
 // denied returns a denial if a sighting denies the cost even with the tokens of
 // the lease.
-func (t *Table) denied(b *bucket, cost, elapsed int64) (o Outcome, is bool) {
+func (t *Table) denied(b *bucket, cost, elapsed int64) (o script.Answer, is bool) {
 	left := b.left(elapsed)
-	o, is = t.Seen.Denies(b.Key, b.Tolerance-(cost-left)*b.Interval, elapsed, t.RepeatDenials, t.Timeout)
-	o.TAT = max(0, o.TAT-left*b.Interval)
+	o, is = t.Seen.Denies(b.Key, b.tolerance-(cost-left)*b.interval, elapsed, t.RepeatDenials, t.Timeout)
+	o.TAT = max(0, o.TAT-left*b.interval)
 	return o, is
 }
 
 // Check decides on a check if the lease has the tokens. Otherwise left is the
 // tokens that the lease has besides the server's bucket.
-func (t *Table) Check(r *Bucket, cost int64) (o Outcome, left int64, done bool) {
+func (t *Table) Check(r *Bucket, cost int64) (o script.Answer, left int64, done bool) {
 	elapsed := t.Elapsed()
 	s := &t.shards[t.shardOf(r.Key)]
 	s.mu.Lock()
@@ -146,12 +143,12 @@ func (t *Table) Check(r *Bucket, cost int64) (o Outcome, left int64, done bool) 
 		return o, left, false
 	}
 	o = b.outcome(elapsed)
-	o.TAT += cost * b.Interval // as if they were spent
+	o.TAT += cost * b.interval // as if they were spent
 	return o, left, true
 }
 
 // Take takes as many tokens of a bucket's lease as it has, up to cost.
-func (t *Table) Take(r *Bucket, cost int64) (o Outcome, taken int64) {
+func (t *Table) Take(r *Bucket, cost int64) (o script.Answer, taken int64) {
 	elapsed := t.Elapsed()
 	s := &t.shards[t.shardOf(r.Key)]
 	s.mu.Lock()

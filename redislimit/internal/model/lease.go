@@ -33,7 +33,7 @@ func (s *Lease) Step(now, generation int64, args [12]int64) script.LeaseAnswer {
 		s.Mark = generation
 		s.TAT = min(s.TAT, now+clamp)
 	}
-	a := script.LeaseAnswer{Now: now, TAT: s.TAT}
+	a := script.LeaseAnswer{Answer: script.Answer{Now: now, TAT: s.TAT}}
 	if s.Hold > now {
 		a.Hold = s.Hold
 	}

@@ -14,45 +14,42 @@ import (
 type LeaseRequest struct {
 	Key  string
 	Args [12]int64 // as lease.lua says
+	LeaseAnswer
 }
 
-// LeaseAnswer is the lease script's answer for one bucket. Times are in
-// nanoseconds, instants in Unix nanoseconds.
+// LeaseAnswer is the lease script's answer for one bucket.
 type LeaseAnswer struct {
-	Now     int64 // the server's time
-	Granted int64
-	TAT     int64
-	Wait    int64
-	Hold    int64
+	Answer
+	Granted int64 // nanoseconds
 }
 
 // Lease runs the lease script. After ErrAway or ErrNothingRan the script wrote
 // nothing.
-func (s *Server) Lease(rs []LeaseRequest, since *Since, gate Gate) ([]LeaseAnswer, error) {
+func (s *Server) Lease(rs []*LeaseRequest, since *Since, gate Gate) error {
 	if gate.Away() {
-		return nil, notYet()
+		return notYet()
 	}
-	answers, err := s.tryLease(rs, since)
+	err := s.tryLease(rs, since)
 	s.Note(err)
 	gate.Ended(err)
-	return answers, err
+	return err
 }
 
-func (s *Server) tryLease(rs []LeaseRequest, since *Since) ([]LeaseAnswer, error) {
+func (s *Server) tryLease(rs []*LeaseRequest, since *Since) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
 	generation, err := s.Load(ctx, since)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	args := append(make([]string, 0, 2+12*len(rs)), "", generation)
 	if s.Now != nil {
 		args[0] = strconv.FormatInt(Instant(s.Now()), 10)
 	}
 	var keys []string
-	for i := range rs {
-		keys = append(keys, rs[i].Key)
-		for _, v := range rs[i].Args {
+	for _, r := range rs {
+		keys = append(keys, r.Key)
+		for _, v := range r.Args {
 			args = append(args, strconv.FormatInt(v, 10))
 		}
 	}
@@ -64,20 +61,19 @@ func (s *Server) tryLease(rs []LeaseRequest, since *Since) ([]LeaseAnswer, error
 		if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {
 			err = cmp.Or(wrongKey(word, func(i int) string { return keys[i] }, len(keys)), err)
 		}
-		return nil, err
+		return err
 	}
-	answers, err := ParseLeases(reply, len(rs))
-	if err == nil {
-		s.sawTime(answers[0].Now, sent)
+	if err = ParseLeases(rs, reply); err == nil {
+		s.sawTime(rs[0].Now, sent)
 	}
-	return answers, err
+	return err
 }
 
-// ParseLeases reads the reply to n requests.
-func ParseLeases(reply any, n int) ([]LeaseAnswer, error) {
+// ParseLeases puts the script's reply into the requests.
+func ParseLeases(rs []*LeaseRequest, reply any) error {
 	all, _ := reply.([]any)
-	if len(all) != 1+4*n {
-		return nil, fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("%d values for %d buckets", len(all), n)))
+	if len(all) != 1+4*len(rs) {
+		return fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("%d values for %d buckets", len(all), len(rs))))
 	}
 	var wrong error
 	number := func(i int) int64 {
@@ -91,9 +87,9 @@ func ParseLeases(reply any, n int) ([]LeaseAnswer, error) {
 		}
 		return v
 	}
-	answers := make([]LeaseAnswer, n)
-	for i := range answers {
-		answers[i] = LeaseAnswer{number(0), number(1 + 4*i), number(2 + 4*i), number(3 + 4*i), number(4 + 4*i)}
+	for i, r := range rs {
+		r.Granted = number(1 + 4*i)
+		r.Answer = Answer{number(0), number(2 + 4*i), number(3 + 4*i), number(4 + 4*i)}
 	}
-	return answers, wrong
+	return wrong
 }

@@ -40,8 +40,15 @@ type Request struct {
 	Need      int64 // the time that the cost takes to come back
 	Tolerance int64 // τ
 	Fourth    int64 // argument of the operation, as script.lua says
+	Answer
+}
 
-	TAT, Wait, Hold int64 // the answer
+// Answer is what the server says of one bucket.
+type Answer struct {
+	Now  int64 // the server's time
+	TAT  int64
+	Wait int64 // until the request could be carried out; of a Part what it took
+	Hold int64 // end of the hold, or 0
 }
 
 // recordLen is the length of what the script gets for each request.
@@ -72,12 +79,11 @@ func Parse(batch []*Trip, reply any) error {
 	r := numbers{text: text}
 	now := r.instant()
 	for _, t := range batch {
-		t.Now = now
 		switch word := r.word(); word {
 		case "0", "1":
 			t.Allowed = word == "1"
 			for _, a := range t.Requests {
-				a.TAT, a.Wait, a.Hold = r.instant(), r.instant(), r.instant()
+				a.Answer = Answer{now, r.instant(), r.instant(), r.instant()}
 			}
 		default:
 			t.Err = wrongKey(word, func(i int) string { return t.Requests[i].Key }, len(t.Requests))

@@ -193,7 +193,7 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	if err := Parse(batch, reply); err != nil {
 		return err
 	}
-	s.sawTime(batch[0].Now, sent)
+	s.sawTime(batch[0].Requests[0].Now, sent)
 	if synced && acknowledged < s.Replicas {
 		for _, t := range batch {
 			if t.Allowed {

@@ -15,7 +15,6 @@ type Trip struct {
 	Gate     Gate
 	Begun    time.Time // when its caller's call began; zero: when it is run
 
-	Now     int64 // the server's time
 	Allowed bool
 	Err     error // after an error other than ErrReplicas the answers mean nothing
 
