@@ -319,7 +319,6 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if r.limit.IsUnlimited() && !r.asks && op != script.Reset {
 		return r, nil
 	}
-	r.Key = l.opts.keyOf(key)
 	if op == script.Check {
 		return r, l.ended(l.ask(n, op, []*request{&r}, time.Time{}))
 	}

@@ -32,9 +32,7 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bo
 		o, left, done = l.leases.Check(&b, r.cost)
 		r.Need = max(0, r.Need-left*r.interval)
 	}
-	if r.Answer = o; !done {
-		r.Key = l.opts.keyOf(r.key)
-	}
+	r.Answer = o
 	return done, waited, err
 }
 
@@ -42,22 +40,20 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *request) (done bo
 // enough tokens.
 func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done bool) {
 	unleased := func(r *request) bool { return !r.leased || r.cost == 0 }
-	if op == script.Spend && !slices.ContainsFunc(rs, unleased) {
-		costs := make([]lease.Cost, len(rs))
-		for i, r := range rs {
-			costs[i] = lease.Cost{Bucket: r.bucket(n), Cost: r.cost, CheckOnly: r.mode() == stint.CheckOnly}
-		}
-		if l.leases.SpendAll(costs) {
-			for i, r := range rs {
-				r.Answer = costs[i].Answer
-			}
-			return true
-		}
+	if op != script.Spend || slices.ContainsFunc(rs, unleased) {
+		return false
 	}
-	for _, r := range rs {
-		r.Key = l.opts.keyOf(r.key)
+	costs := make([]lease.Cost, len(rs))
+	for i, r := range rs {
+		costs[i] = lease.Cost{Bucket: r.bucket(n), Cost: r.cost, CheckOnly: r.mode() == stint.CheckOnly}
 	}
-	return false
+	if !l.leases.SpendAll(costs) {
+		return false
+	}
+	for i, r := range rs {
+		r.Answer = costs[i].Answer
+	}
+	return true
 }
 
 // lease makes the calls of the lease script that the parts need. If one of several

@@ -66,7 +66,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	if r.asks = r.limited(); !r.asks {
 		mayBeHeld := !configured.IsUnlimited() || rules.IsLockOutCount(req.Key)
 		if r.limit.IsUnlimited() && mayBeHeld && op != script.Refund {
-			r.asks, r.Key, r.Tolerance, r.most = true, l.opts.keyOf(req.Key), script.MaxTolerance, script.MaxTolerance
+			r.asks, r.Tolerance, r.most = true, script.MaxTolerance, script.MaxTolerance
 		}
 		return r, nil
 	}
@@ -97,9 +97,6 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 	}
 	// A limit that a Request brings has no lease, and neither has one with a burst under 8.
 	r.leased = l.durability(r.limit) == stint.Leased && r.limit == configured && r.limit.Burst >= 8
-	if !r.leased { // a lease seldom needs it
-		r.Key = l.opts.keyOf(req.Key)
-	}
 	return r, nil
 }
 

@@ -20,6 +20,9 @@ func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*request, begun time.
 	if begun.IsZero() {
 		begun = time.Now()
 	}
+	for _, r := range rs {
+		r.Key = l.opts.keyOf(r.key)
+	}
 	trips := l.trips(n, op, rs, begun)
 	if l.carryOutAll(trips); !l.server.Spreads() {
 		return l.outcome(n, op, trips)
