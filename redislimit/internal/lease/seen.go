@@ -12,32 +12,36 @@ import (
 
 // Seen remembers buckets that were empty lately. A TAT only grows, unless tokens
 // are returned elsewhere. So a request that the last TAT denies is denied again,
-// for a while, without a trip. At most sets × ways buckets are remembered.
+// for a while, without a trip.
 type Seen struct {
-	seed  maphash.Seed
-	since atomic.Pointer[script.Since] // of the limits in force
-	sets  [4096]sightings
+	seed   maphash.Seed
+	since  atomic.Pointer[script.Since] // of the limits in force
+	shards [256]sightings
 }
 
 type sightings struct {
-	mu   sync.Mutex
-	ways []sighting // at most 4, the newest first
+	mu sync.Mutex
+	of map[stint.Key]*sighting
 }
 
 type sighting struct {
-	key stint.Key
 	script.Answer
 	sent  int64 // elapsed time before the question
-	asked int64 // elapsed time when a caller asked again, or 0
+	asked bool  // a caller has asked again
 }
 
-const seenWays = 4
+// maxSeen is the most buckets that a shard remembers. It forgets any one for each
+// further one.
+const maxSeen = 64
 
 // NewSeen returns an empty Seen.
 func NewSeen() *Seen { return &Seen{seed: maphash.MakeSeed()} }
 
-func (s *Seen) set(key stint.Key) *sightings {
-	return &s.sets[(maphash.String(s.seed, key.ID)+uint64(key.Name)*0x9E3779B97F4A7C15)%uint64(len(s.sets))]
+// lock locks and returns the shard of a bucket.
+func (s *Seen) lock(key stint.Key) *sightings {
+	shard := &s.shards[hash(s.seed, key)%uint64(len(s.shards))]
+	shard.mu.Lock()
+	return shard
 }
 
 // Denies returns the denial of a request by a bucket that was seen, if that denies
@@ -49,30 +53,26 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 	if fresh <= 0 {
 		return o, false
 	}
-	set := s.set(key)
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	for i := range set.ways {
-		e := &set.ways[i]
-		if e.key != key {
-			continue
-		}
-		age := elapsed - e.sent
-		now := e.Now + age
-		if age < 0 || age > int64(fresh+2*timeout) {
-			return o, false
-		}
-		wait := max(max(now, e.TAT)-now-room, e.Hold-now)
-		if wait <= 0 {
-			return o, false
-		}
-		if age > int64(fresh) && e.asked == 0 {
-			e.asked = elapsed
-			return o, false
-		}
-		return script.Answer{Now: now, TAT: e.TAT, Wait: wait, Hold: e.Hold}, true
+	shard := s.lock(key)
+	defer shard.mu.Unlock()
+	e := shard.of[key]
+	if e == nil {
+		return o, false
 	}
-	return o, false
+	age := elapsed - e.sent
+	now := e.Now + age
+	if age < 0 || age > int64(fresh+2*timeout) {
+		return o, false
+	}
+	wait := max(max(now, e.TAT)-now-room, e.Hold-now)
+	if wait <= 0 {
+		return o, false
+	}
+	if age > int64(fresh) && !e.asked {
+		e.asked = true
+		return o, false
+	}
+	return script.Answer{Now: now, TAT: e.TAT, Wait: wait, Hold: e.Hold}, true
 }
 
 // Put remembers the answer to a question that was sent at an elapsed time, if
@@ -81,55 +81,41 @@ func (s *Seen) Denies(key stint.Key, room, elapsed int64, fresh, timeout time.Du
 // later question has the newer one. An answer under other limits than those in
 // force is not remembered.
 func (s *Seen) Put(key stint.Key, since *script.Since, o script.Answer, sent int64, empty bool) {
-	set := s.set(key)
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	if since != s.since.Load() {
+	shard := s.lock(key)
+	defer shard.mu.Unlock()
+	old := shard.of[key]
+	if since != s.since.Load() || old != nil && old.Now > o.Now && old.sent >= sent { // a newer answer
 		return
 	}
-	at := len(set.ways)
-	for i := range set.ways {
-		if set.ways[i].key == key {
-			if set.ways[i].Now > o.Now && set.ways[i].sent >= sent {
-				return // a newer answer
-			}
-			at = i
+	if delete(shard.of, key); !empty {
+		return
+	}
+	if shard.of == nil {
+		shard.of = make(map[stint.Key]*sighting)
+	}
+	for other := range shard.of {
+		if len(shard.of) < maxSeen {
 			break
 		}
+		delete(shard.of, other)
 	}
-	switch {
-	case !empty && at < len(set.ways):
-		set.ways = append(set.ways[:at], set.ways[at+1:]...)
-	case empty:
-		if at == len(set.ways) && at < seenWays {
-			set.ways = append(set.ways, sighting{})
-		}
-		at = min(at, seenWays-1)
-		copy(set.ways[1:at+1], set.ways[:at])
-		set.ways[0] = sighting{key: key, Answer: o, sent: sent}
-	}
+	shard.of[key] = &sighting{Answer: o, sent: sent}
 }
 
 // Forget forgets a bucket, because tokens are returned to it.
 func (s *Seen) Forget(key stint.Key) {
-	set := s.set(key)
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	for i := range set.ways {
-		if set.ways[i].key == key {
-			set.ways = append(set.ways[:i], set.ways[i+1:]...)
-			return
-		}
-	}
+	shard := s.lock(key)
+	defer shard.mu.Unlock()
+	delete(shard.of, key)
 }
 
 // SetLimits puts other limits in force, and forgets all buckets.
 func (s *Seen) SetLimits(since *script.Since) {
 	s.since.Store(since)
-	for i := range s.sets {
-		set := &s.sets[i]
-		set.mu.Lock()
-		set.ways = nil
-		set.mu.Unlock()
+	for i := range s.shards {
+		shard := &s.shards[i]
+		shard.mu.Lock()
+		shard.of = nil
+		shard.mu.Unlock()
 	}
 }

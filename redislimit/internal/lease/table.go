@@ -75,8 +75,11 @@ func NewTable(c Config) *Table {
 	return t
 }
 
-func (t *Table) shardOf(key stint.Key) int {
-	return int((maphash.String(t.seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15) % shards)
+func (t *Table) shardOf(key stint.Key) int { return int(hash(t.seed, key) % shards) }
+
+// hash returns the hash by which the buckets are put into shards.
+func hash(seed maphash.Seed, key stint.Key) uint64 {
+	return maphash.String(seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15
 }
 
 // of returns the bucket, which may be new, or nil if it may have no lease: there
