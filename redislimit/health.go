@@ -144,7 +144,7 @@ func (l *Limiter) awayHealth() error {
 		return nil
 	}
 	holds := map[Away]bool{}
-	for name := range l.inForce.Load().names {
+	for name := range l.Limits().Names() {
 		holds[l.opts.away(name)] = true
 	}
 	var says []string

@@ -13,9 +13,8 @@ import (
 func (l *Limiter) labeled(key stint.Key) string { return l.inForce.Load().labeled(key) }
 
 type limitsInForce struct {
-	limits *stint.Limits
-	names  stint.Names
-	since  script.Since // when they were loaded
+	*stint.Limits
+	since script.Since // when they were loaded
 }
 
 // maxID is how many bytes an id has at most, as in a file.
@@ -23,7 +22,10 @@ const maxID = 512
 
 // limitOf returns the limit of a key, or why the key is not accepted.
 func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
-	spec, declared := n.names[key.Name]
+	if limit, ok := n.For(key); ok {
+		return limit, nil
+	}
+	spec, declared := n.Spec(key.Name)
 	switch {
 	case !declared:
 		return stint.Limit{}, fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
@@ -33,26 +35,23 @@ func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
 	case (key.ID == "") != (spec.ID == stint.Shared):
 		return stint.Limit{}, fmt.Errorf("%w: %q (%s)", stint.ErrInvalidID, key.ID, spec.Label)
 	}
-	if limit, ok := n.limits.For(key); ok {
-		return limit, nil
-	}
 	return stint.Unlimited, nil
 }
 
 // labeled returns a key as errors have it: "Logins:bob".
 func (n *limitsInForce) labeled(key stint.Key) string {
-	switch label := n.names[key.Name].Label; {
-	case label == "":
+	switch spec, _ := n.Spec(key.Name); {
+	case spec.Label == "":
 		return key.String()
 	case key.ID == "":
-		return label
+		return spec.Label
 	default:
-		return label + ":" + key.ID
+		return spec.Label + ":" + key.ID
 	}
 }
 
 // Limits returns the limits in force.
-func (l *Limiter) Limits() *stint.Limits { return l.inForce.Load().limits }
+func (l *Limiter) Limits() *stint.Limits { return l.inForce.Load().Limits }
 
 // SetLimits puts other limits in force on this machine. A bucket that was made
 // before waits no longer than an empty bucket of the new limit. Its time is
@@ -68,8 +67,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if l.closed.Load() {
 		return stint.ErrClosed
 	}
-	n := &limitsInForce{limits: limits, names: limits.Names()}
-	for name, spec := range n.names {
+	n, names := &limitsInForce{Limits: limits}, limits.Names()
+	for name, spec := range names {
 		if spec.Parent != stint.Unknown {
 			return fmt.Errorf("redislimit: limit %s: shares of a total (NameSpec.Parent) do not exist on a shared server: %w",
 				spec.Label, errors.ErrUnsupported)
@@ -79,14 +78,14 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 			err = cmp.Or(err, l.supports(o.Limit))
 		}
 		if err != nil {
-			return fmt.Errorf("%w: limit %s", err, n.names[name].Label)
+			return fmt.Errorf("%w: limit %s", err, spec.Label)
 		}
 	}
 	l.setMu.Lock()
 	defer l.setMu.Unlock()
 	if l.node == nil {
 		l.inForce.Store(n)
-	} else if err := l.node.Declare(n.names, func() { l.inForce.Store(n) }); err != nil {
+	} else if err := l.node.Declare(names, func() { l.inForce.Store(n) }); err != nil {
 		return err
 	}
 	l.leases.SetLimits(&n.since, n.limitOf)

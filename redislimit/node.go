@@ -23,7 +23,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
 		Begin: l.begin, Closing: l.closing, Note: l.note,
 		Tell: l.tell,
-	}, l.inForce.Load().names)
+	}, l.Limits().Names())
 }
 
 func (l *Limiter) hasShare(name stint.Name) bool {
