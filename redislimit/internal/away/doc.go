@@ -7,7 +7,7 @@ Read the files in this order: debtstore (the home without a file), home (the two
 key), nodes (debts of another number of machines), shards (which server), seen (what replies and
 holds change), outage (when a server is away), decide, settle (the charges).
 
-Order of locks: Outage.probing, Outage.settling, Node.mu, cutMu, holdOrder, holdsMu, shards.mu,
+Order of locks: Outage.probing, Outage.settling, Node.mu, cutMu, holdOrder, holdsMu,
 Outage.recentMu, the locks of the local Limiter.
 */
 package away

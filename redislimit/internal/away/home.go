@@ -87,8 +87,8 @@ type Node struct {
 	holds     map[stint.Key]int64 // ends, by the server's time, of holds in Local
 	holdOrder sync.Mutex          // one hold at a time
 
-	whole  Outage // of a single server, and of a cluster until its shards are known
-	shards shards
+	whole  Outage                         // of a single server, and of a cluster until its shards are known
+	shards atomic.Pointer[[16384]*Outage] // of a cluster, by slot; nil until they are known
 
 	under   atomic.Int32 // outages under way
 	gone    atomic.Int64 // nanoseconds of those that have ended

@@ -23,6 +23,7 @@ const (
 // cluster has one for each of its shards.
 type Outage struct {
 	node    *Node
+	primary string // id of the shard's primary when the slots were read
 	away    atomic.Bool
 	since   atomic.Int64          // server's time when away began
 	began   atomic.Int64          // elapsed time then
@@ -175,7 +176,7 @@ func (o *Outage) back() error {
 // true.
 func (o *Outage) answers() (shards bool, err error) {
 	n := o.node
-	if o == &n.whole && n.shards.of.Load() == nil {
+	if o == &n.whole && n.shards.Load() == nil {
 		if err := n.Server.Learn(); script.IsAway(err) {
 			return false, err
 		}

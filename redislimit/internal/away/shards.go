@@ -3,25 +3,16 @@ package away
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// shards are the outages of a cluster, by the id of each shard's primary. Until
-// the shards are known, all slots have the outage of the whole.
-type shards struct {
-	of  atomic.Pointer[[16384]*Outage] // by slot
-	mu  sync.Mutex                     // guards all
-	all map[string]*Outage
-}
-
 // Of returns the outage of the server that has a bucket.
 func (n *Node) Of(key stint.Key) *Outage {
-	if n.shards.of.Load() == nil {
+	if n.shards.Load() == nil {
 		return &n.whole
 	}
 	return n.OfSlot(script.Slot(n.Name(key)))
@@ -29,7 +20,7 @@ func (n *Node) Of(key stint.Key) *Outage {
 
 // OfSlot returns the outage of the server that has a slot.
 func (n *Node) OfSlot(slot uint16) *Outage {
-	if of := n.shards.of.Load(); of != nil {
+	if of := n.shards.Load(); of != nil {
 		if o := of[slot]; o != nil {
 			return o
 		}
@@ -40,10 +31,12 @@ func (n *Node) OfSlot(slot uint16) *Outage {
 // Outages returns all of them.
 func (n *Node) Outages() []*Outage {
 	all := []*Outage{&n.whole}
-	n.shards.mu.Lock()
-	defer n.shards.mu.Unlock()
-	for _, o := range n.shards.all {
-		all = append(all, o)
+	if of := n.shards.Load(); of != nil {
+		for _, o := range of {
+			if o != nil && !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
 	}
 	return all
 }
@@ -58,7 +51,7 @@ func (n *Node) LoadShards() bool {
 	if !n.Decides || !n.Server.IsCluster() {
 		return false
 	}
-	known := n.shards.of.Load() != nil
+	known := n.shards.Load() != nil
 	if known && n.Under() {
 		return true
 	}
@@ -73,16 +66,17 @@ func (n *Node) LoadShards() bool {
 	}
 	owes := n.whole.owes.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
+	for _, o := range n.Outages() {
+		all[o.primary] = o
+	}
 	for slot, id := range ids {
 		if id == "" {
 			continue
 		}
 		o := all[id]
 		if o == nil {
-			o = n.shards.all[id]
-		}
-		if o == nil {
-			o = &Outage{node: n}
+			o = &Outage{node: n, primary: id}
+			all[id] = o
 			if owes {
 				o.mayOwe()
 			}
@@ -90,15 +84,11 @@ func (n *Node) LoadShards() bool {
 				o.mark()
 			}
 		}
-		all[id] = o
 		of[slot] = o
 	}
-	n.shards.mu.Lock()
-	n.shards.all = all
-	n.shards.mu.Unlock()
-	n.shards.of.Store(of)
+	n.shards.Store(of)
 	n.whole.end()
-	for _, o := range all {
+	for _, o := range n.Outages() {
 		if o.away.Load() { // it was marked here
 			n.Config.Begin(func() { o.probe(errUncharged) })
 		}
