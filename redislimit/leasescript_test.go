@@ -80,7 +80,7 @@ func TestLeaseScript(t *testing.T) {
 		}
 		_, err := l.client.Do(t.Context(), set...)
 		require.NoError(t, err)
-		reply, _, err := l.server.Eval(t.Context(), script.Leasing, keys, args, false)
+		reply, _, err := l.server.Eval(t.Context(), script.Leasing, keys, args, 0)
 		require.NoError(t, err)
 		var answers []*script.LeaseRequest
 		for range together {

@@ -95,7 +95,7 @@ func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []scr
 	t.Helper()
 	_, err := l.client.Do(t.Context(), set...)
 	require.NoError(t, err)
-	reply, _, err := l.server.Eval(t.Context(), script.Decisions, keys, args, false)
+	reply, _, err := l.server.Eval(t.Context(), script.Decisions, keys, args, 0)
 	require.NoError(t, err)
 	answers = make([]script.Request, len(keys))
 	batch := []*script.Trip{{}}

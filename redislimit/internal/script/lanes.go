@@ -51,15 +51,6 @@ type lane struct {
 	timed   bool // a timer will begin a call
 }
 
-// news is what a waiting trip receives.
-type news int
-
-const (
-	answered news = iota // or it has waited for too long
-	leads                // it makes the next call
-	alone                // its call ran nothing; it calls again, alone
-)
-
 // Waiting returns the number of trips that wait for a call to end.
 func (s *Server) Waiting() (n int) {
 	s.lanes.mu.Lock()
@@ -102,16 +93,13 @@ func (s *Server) Run(t *Trip) {
 		s.lead(t, of, in)
 		return
 	}
-	t.news = make(chan news, 1)
+	t.news = make(chan bool, 1)
 	in.waiting = append(in.waiting, t)
 	in.buckets += len(t.Requests)
 	s.another(in, now)
 	s.lanes.mu.Unlock()
-	switch s.wait(t, in, now) {
-	case leads:
+	if s.leads(t, in, now) {
 		s.lead(t, of, in)
-	case alone:
-		s.callAlone(t)
 	}
 }
 
@@ -146,19 +134,19 @@ func (s *Server) another(in *lane, now time.Time) {
 func (in *lane) begin(now time.Time) {
 	in.leaders++
 	in.last = now
-	in.pop().news <- leads
+	in.pop().news <- true
 }
 
-// wait returns the news of a waiting trip. If the trip's caller had waited for
-// something else before, calls that end later may be before it. Then wait removes
-// the trip from the lane at its deadline, and ends it.
-func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
+// leads waits until a trip has ended, or leads the next call. If the trip's caller had
+// waited for something else before, calls that end later may be before it. Then leads
+// removes the trip from the lane at its deadline, and ends it.
+func (s *Server) leads(t *Trip, in *lane, arrived time.Time) bool {
 	if arrived.Sub(t.Begun) < time.Millisecond {
 		return <-t.news
 	}
 	select {
-	case n := <-t.news:
-		return n
+	case leads := <-t.news:
+		return leads
 	case <-time.After(time.Until(s.Deadline(t))):
 	}
 	s.lanes.mu.Lock()
@@ -170,7 +158,7 @@ func (s *Server) wait(t *Trip, in *lane, arrived time.Time) news {
 	s.lanes.mu.Unlock()
 	if i >= 0 {
 		s.tooLate(t)
-		return answered
+		return false
 	}
 	return <-t.news
 }
@@ -185,7 +173,7 @@ func (in *lane) pop() *Trip {
 
 // lead makes a call with the trip and trips that wait behind it. Then the first
 // trip that still waits leads the next call. If the trip is late, lead makes no
-// call.
+// call. If one trip may be the reason why nothing ran, each of them calls alone.
 func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 	batch, again, late := []*Trip{t}, false, s.late(t)
 	s.lanes.mu.Lock()
@@ -208,12 +196,15 @@ func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 		delete(s.lanes.of, of)
 	}
 	s.lanes.mu.Unlock()
-	what := answered
-	if again {
-		what = alone
-	}
 	for _, other := range batch[1:] {
-		other.news <- what
+		if !again {
+			other.news <- false
+			continue
+		}
+		go func() {
+			s.callAlone(other)
+			other.news <- false
+		}()
 	}
 	if again {
 		s.callAlone(t)

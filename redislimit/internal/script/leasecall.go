@@ -55,7 +55,7 @@ func (s *Server) tryLease(rs []*LeaseRequest, since *Since) error {
 	}
 	s.Trips.Add(1)
 	sent := time.Now()
-	reply, _, err := s.Eval(ctx, Leasing, keys, args, false)
+	reply, _, err := s.Eval(ctx, Leasing, keys, args, 0)
 	if err != nil {
 		replied, _ := errors.AsType[ServerError](err)
 		if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {

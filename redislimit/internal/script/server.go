@@ -65,10 +65,8 @@ func NewServer(client Client, c Config) *Server {
 
 // CanSync reports whether trips may be synced.
 func (s *Server) CanSync() error {
-	if _, ok := s.client.Client.(SyncClient); !ok {
-		return fmt.Errorf("redislimit: durability synced: %T is no SyncClient", s.client.Client)
-	}
-	return nil
+	_, err := s.client.syncs()
+	return err
 }
 
 // Time returns the server's time, as far as this machine knows it from its
@@ -131,7 +129,7 @@ func (s *Server) askTime(ctx context.Context) (micros int64, err error) {
 	if s.Now != nil {
 		return Instant(s.Now()) / 1000, nil
 	}
-	reply, err := s.client.Do(ctx, "TIME")
+	reply, err := s.client.do(ctx, "TIME")
 	if err != nil {
 		return 0, err
 	}
@@ -182,11 +180,14 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	if err != nil {
 		return err
 	}
-	synced := batch[0].Synced
 	keys, args := s.arguments(batch, generation)
+	replicas := 0
+	if batch[0].Synced {
+		replicas = s.Replicas
+	}
 	s.Trips.Add(1)
 	sent := time.Now()
-	reply, acknowledged, err := s.Eval(ctx, Decisions, keys, args, synced)
+	reply, acknowledged, err := s.Eval(ctx, Decisions, keys, args, replicas)
 	if err != nil {
 		return err
 	}
@@ -194,10 +195,10 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 		return err
 	}
 	s.sawTime(batch[0].Requests[0].Now, sent)
-	if synced && acknowledged < s.Replicas {
+	if acknowledged < replicas {
 		for _, t := range batch {
 			if t.Allowed {
-				t.Err = cmp.Or(t.Err, fmt.Errorf("%w: %d of %d", ErrReplicas, acknowledged, s.Replicas))
+				t.Err = cmp.Or(t.Err, fmt.Errorf("%w: %d of %d", ErrReplicas, acknowledged, replicas))
 			}
 		}
 	}
@@ -236,14 +237,15 @@ func (s *Server) arguments(batch []*Trip, generation string) (keys, args []strin
 	return keys, args
 }
 
-// Eval runs a script. If the server does not know it, nothing ran, and Eval sends
-// its text. It learns from an error that the server is a cluster.
-func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, synced bool) (reply any,
+// Eval runs a script, and waits for replicas if there must be any. If the server does
+// not know the script, nothing ran, and Eval sends its text. It learns from an error
+// that the server is a cluster.
+func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, replicas int) (reply any,
 	acknowledged int, err error) {
-	reply, acknowledged, err = s.evalOnce(ctx, "EVALSHA", script.SHA, keys, args, synced)
+	reply, acknowledged, err = s.client.eval(ctx, "EVALSHA", script.SHA, keys, args, replicas)
 	var replied ServerError
 	if errors.As(err, &replied) && strings.HasPrefix(string(replied), "NOSCRIPT") {
-		reply, acknowledged, err = s.evalOnce(ctx, "EVAL", script.Text, keys, args, synced)
+		reply, acknowledged, err = s.client.eval(ctx, "EVAL", script.Text, keys, args, replicas)
 	}
 	if err != nil {
 		if err = Explain(err); errors.Is(err, ErrCrossSlot) {
@@ -251,17 +253,6 @@ func (s *Server) Eval(ctx context.Context, script Script, keys, args []string, s
 		}
 	}
 	return reply, acknowledged, err
-}
-
-func (s *Server) evalOnce(ctx context.Context, command, text string, keys, args []string, synced bool) (reply any,
-	acknowledged int, err error) {
-	if synced {
-		deadline, _ := ctx.Deadline()
-		wait := max(time.Millisecond, time.Until(deadline)/2) // WAIT 0 never ends
-		return s.client.EvalWait(ctx, command, text, keys, args, s.Replicas, wait)
-	}
-	reply, err = s.client.Eval(ctx, command, text, keys, args)
-	return reply, 0, err
 }
 
 // Deadline returns when a trip that has begun must end.
@@ -286,7 +277,7 @@ const ProbeText = "return redis.call('SET', KEYS[1], '', 'PX', '1')"
 func (s *Server) Probe(key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	_, err := s.client.Eval(ctx, "EVAL", ProbeText, []string{key}, nil)
+	_, _, err := s.client.eval(ctx, "EVAL", ProbeText, []string{key}, nil, 0)
 	if err == nil {
 		return nil
 	}
@@ -303,6 +294,6 @@ func (s *Server) TryScripts(key string) error {
 	defer cancel()
 	r := Request{Key: key, Mode: CheckOnly, Tolerance: 1}
 	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
-	_, _, err := s.Eval(ctx, Decisions, []string{key}, args, false)
+	_, _, err := s.Eval(ctx, Decisions, []string{key}, args, 0)
 	return err
 }

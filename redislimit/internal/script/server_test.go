@@ -90,7 +90,7 @@ func TestWaitEnds(t *testing.T) {
 			c := &waitClient{}
 			ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(left))
 			defer cancel()
-			_, _, err := NewServer(c, Config{}).Eval(ctx, Decisions, []string{"a"}, nil, true)
+			_, _, err := NewServer(c, Config{}).Eval(ctx, Decisions, []string{"a"}, nil, 1)
 			require.NoError(t, err)
 			require.Equal(t, max(time.Millisecond, left/2), c.timeout)
 		})

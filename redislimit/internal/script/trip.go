@@ -18,7 +18,7 @@ type Trip struct {
 	Allowed bool
 	Err     error // after an error other than ErrReplicas the answers mean nothing
 
-	news chan news // of a trip that waits; nil if it never did
+	news chan bool // of a trip that waits: true if it leads the next call, false if it has ended
 }
 
 // Gate guards the way to one server.
