@@ -59,12 +59,11 @@ func (l *Limiter) allLeased(n *limitsInForce, op script.Op, rs []*request) (done
 // lease makes the calls of the lease script that the parts need. If one of several
 // calls fails, it makes no further ones.
 func (l *Limiter) lease(parts []lease.Part) error {
-	keys := make([]string, len(parts))
 	for i := range parts {
-		keys[i] = l.opts.keyOf(parts[i].Key)
-		parts[i].Call.Key = keys[i]
+		parts[i].Call.Key = l.opts.keyOf(parts[i].Key)
 	}
-	return l.server.Each(keys, func(call []int) error { return l.leaseOnce(parts, call) })
+	return l.server.Each(len(parts), func(i int) string { return parts[i].Call.Key },
+		func(call []int) error { return l.leaseOnce(parts, call) })
 }
 
 // leaseOnce makes the call with these of the parts.

@@ -1,9 +1,6 @@
 package redislimit
 
 import (
-	"cmp"
-	"time"
-
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/script"
@@ -20,8 +17,9 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Decides: o.mayHave(AwayShare) || o.mayHave(AwayOpen), Level: o.Durability,
 		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
-		Limit: func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
-		Begin: l.begin, Closing: l.closing, Note: l.note,
+		Limit:  func(key stint.Key) stint.Limit { limit, _ := l.Limits().For(key); return limit },
+		Loaded: func() *script.Since { return &l.inForce.Load().since },
+		Begin:  l.begin, Closing: l.closing, Note: l.note,
 		Tell: l.tell,
 	}, l.Limits().Names())
 }
@@ -107,27 +105,4 @@ func (s awayServer) Shards() (ids *[16384]string, err error) {
 		return err
 	})
 	return ids, err
-}
-
-// Charge implements away.Server. If one of several calls fails, it makes no further
-// ones.
-func (s awayServer) Charge(debts []away.Debt, patience time.Duration) {
-	n := s.l.inForce.Load()
-	keys := make([]string, len(debts))
-	for i := range debts {
-		keys[i], debts[i].Err = s.l.opts.keyOf(debts[i].Key), ErrAway // unless a call is made
-	}
-	s.Each(keys, func(call []int) error {
-		batch := make([]*script.Trip, len(call)) // each by itself, because one may fail
-		for i, at := range call {
-			d := &debts[at]
-			batch[i] = &script.Trip{Op: script.Charge, Since: &n.since,
-				Requests: []*script.Request{{Key: keys[at], Need: d.Need, Tolerance: d.Tolerance}}}
-		}
-		err := s.Server.Charge(batch, patience)
-		for i, at := range call {
-			debts[at].TAT, debts[at].Err = batch[i].Requests[0].TAT, cmp.Or(err, batch[i].Err)
-		}
-		return err
-	})
 }

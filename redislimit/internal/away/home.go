@@ -30,6 +30,7 @@ type Config struct {
 	Name    func(stint.Key) string        // the key of a bucket at the server
 	Label   func(stint.Key) string        // a bucket, as errors have it
 	Limit   func(stint.Key) stint.Limit   // the limit in force
+	Loaded  func() *script.Since          // when the limits in force were loaded
 	Begin   func(f func()) bool           // starts a goroutine, unless closed
 	Closing chan struct{}                 // closed when the probes must end
 	Tell    func(err error, at time.Time) // an outage began because of err, or ended: nil
@@ -53,9 +54,8 @@ type Server interface {
 	// Probe returns why the server of a key cannot decide, or nil.
 	Probe(key string) error
 
-	// Charge takes from the buckets of debts, and puts the answers into them. It
-	// takes patience at most.
-	Charge(debts []Debt, patience time.Duration)
+	// Charge carries out trips of one charge each. It takes patience at most.
+	Charge(trips []*script.Trip, patience time.Duration)
 }
 
 // Node decides for this machine while the server is away. Its home has two

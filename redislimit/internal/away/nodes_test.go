@@ -47,7 +47,7 @@ func TestAdoptDying(t *testing.T) {
 	const most = 6
 	for _, nodes := range [][2]int{{2, 8}, {8, 2}} {
 		for saves := range most + 1 {
-			s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+			s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[string]int64)}
 			store := stint.NewMemStore()
 			n := s.openOn(t, store, nodes[0])
 			require.NoError(t, n.adopt([]stint.Name{perID}))

@@ -1,6 +1,7 @@
 package away
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,16 +12,11 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// Debt is what a bucket at the server is charged.
-type Debt struct {
-	Key       stint.Key
-	Need      int64 // nanoseconds
-	Tolerance int64 // the bucket is empty then
-
-	TAT int64 // the answer
-	Err error
-
+// charge is what a bucket at the server is charged.
+type charge struct {
+	key  stint.Key
 	owed debt
+	trip script.Trip
 }
 
 const (
@@ -126,99 +122,87 @@ func keysOf(keys map[stint.Key]struct{}) iter.Seq2[stint.Key, error] {
 // new ones.
 func (o *Outage) chargeKeys(keys iter.Seq2[stint.Key, error], patience time.Duration) error {
 	n := o.node
-	var debts []Debt
-	chargeThese := func() error {
-		err := n.charge(debts, patience)
-		n.mu.Lock()
-		n.paid(debts)
-		n.mu.Unlock()
-		debts = debts[:0]
-		return err
-	}
+	var charges []*charge
 	for key, err := range keys {
 		if err != nil {
 			return err
 		}
 		n.mu.RLock()
-		d, owes, err := o.debtOf(key)
+		c, err := o.chargeFor(key)
 		n.mu.RUnlock()
 		if err != nil {
 			return err
 		}
-		if owes {
-			debts = append(debts, d)
+		if c != nil {
+			charges = append(charges, c)
 		}
-		if len(debts) == debtsAtOnce {
-			if err := chargeThese(); err != nil {
+		if len(charges) == debtsAtOnce {
+			if err := n.pay(charges, patience); err != nil {
 				return err
 			}
+			charges = charges[:0]
 		}
 	}
-	return chargeThese()
+	return n.pay(charges, patience)
 }
 
-// debtOf returns what this machine spent on a bucket of the outage's server, less
-// what time has brought back. owes is false if nothing is left to charge. The
-// caller holds Node.mu.
-func (o *Outage) debtOf(own stint.Key) (d Debt, owes bool, err error) {
+// chargeFor returns what to charge for an own bucket of the outage's server: the debt,
+// less what time has brought back. It returns nil if nothing is left. The caller holds
+// Node.mu.
+func (o *Outage) chargeFor(own stint.Key) (*charge, error) {
 	n := o.node
-	d.Key = stint.Key{Name: own.Name &^ ownBit, ID: own.ID}
-	if n.Of(d.Key) != o {
-		return d, false, nil
+	key := stint.Key{Name: own.Name &^ ownBit, ID: own.ID}
+	if n.Of(key) != o {
+		return nil, nil
 	}
-	if d.owed, err = n.debt(d.Key); err != nil {
-		return d, false, fmt.Errorf("redislimit: Options.Local: a debt cannot be read: %w", err)
+	owed, err := n.debt(key)
+	if err != nil {
+		return nil, fmt.Errorf("redislimit: Options.Local: a debt cannot be read: %w", err)
 	}
 	now := n.now()
-	excess := d.owed.at(now)
+	excess := owed.at(now)
 	if excess == 0 {
-		return d, false, nil
+		return nil, nil
 	}
-	d.Need = (excess-1)/int64(n.Nodes) + 1
-	d.Tolerance = int64(n.Limit(d.Key).Tolerance())
-	if excess > n.longest(d.Key) || d.owed.seen > now+d.Tolerance { // requests had a larger limit of their own
-		d.Tolerance = max(d.Tolerance, d.owed.own-now)
+	tolerance := int64(n.Limit(key).Tolerance())
+	if excess > n.longest(key) || owed.seen > now+tolerance { // requests had a larger limit of their own
+		tolerance = max(tolerance, owed.own-now)
 	}
-	return d, true, nil
+	return &charge{key: key, owed: owed, trip: script.Trip{Op: script.Charge, Since: n.Loaded(), Requests: []*script.Request{
+		{Key: n.Name(key), Need: (excess-1)/int64(n.Nodes) + 1, Tolerance: tolerance}}}}, nil
 }
 
-// charge charges debts, and returns the error of one that stays. A key that is not
-// a bucket cannot be charged, and its debt ends, because decisions on it are
-// errors, too.
-func (n *Node) charge(debts []Debt, patience time.Duration) (failed error) {
-	if len(debts) == 0 {
+// pay makes charges, and returns the error of one that failed. What this machine has
+// spent since they were read is the new debt. A key that is not a bucket cannot be
+// charged, and its debt ends, because decisions on it are errors, too.
+func (n *Node) pay(charges []*charge, patience time.Duration) (failed error) {
+	if len(charges) == 0 {
 		return nil
 	}
-	n.Server.Charge(debts, patience)
-	for i := range debts {
-		d := &debts[i]
-		if _, wrong := errors.AsType[script.WrongKey](d.Err); wrong {
-			n.Note(d.Err)
-			d.Err = nil
-		}
-		if failed == nil {
-			failed = d.Err
-		}
+	var trips []*script.Trip
+	for _, c := range charges {
+		trips = append(trips, &c.trip)
 	}
-	return failed
-}
-
-// paid ends the debts that were charged. What this machine has spent since then
-// is the new debt. The caller holds Node.mu.
-func (n *Node) paid(debts []Debt) {
-	for i := range debts {
-		c := &debts[i]
-		if c.Err != nil {
+	n.Server.Charge(trips, patience)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range charges {
+		err := c.trip.Err
+		if _, wrong := errors.AsType[script.WrongKey](err); wrong {
+			n.Note(err)
+		} else if err != nil {
+			failed = cmp.Or(failed, err)
 			continue
 		}
 		n.charges.Add(1)
-		d, err := n.debt(c.Key)
+		d, err := n.debt(c.key)
 		now := n.now()
 		since := d.at(now) - c.owed.at(now)
-		full, err2 := n.Local.Raise(n.wide(c.Key, script.MaxTolerance), time.Unix(0, max(0, c.TAT+n.ahead())))
-		if err != nil || err2 != nil || n.setDebt(OwnKey(c.Key), d.own, script.Instant(full), since) != nil {
+		full, err2 := n.Local.Raise(n.wide(c.key, script.MaxTolerance), time.Unix(0, max(0, c.trip.Requests[0].TAT+n.ahead())))
+		if err != nil || err2 != nil || n.setDebt(OwnKey(c.key), d.own, script.Instant(full), since) != nil {
 			continue // it is charged again
 		}
 		n.Charged.Add(1)
 	}
+	return failed
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,10 +21,10 @@ import (
 // fakeServer charges what it is told to, and notes it.
 type fakeServer struct {
 	now     time.Time
-	charged map[stint.Key]int64 // nanoseconds
+	charged map[string]int64 // nanoseconds, by the name of the key
 	refuses error
-	during  func(debts []Debt) // called by Charge
-	yields  bool               // other goroutines run whenever the time is read
+	during  func(trips []*script.Trip) // called by Charge
+	yields  bool                       // other goroutines run whenever the time is read
 }
 
 func (s *fakeServer) Time() time.Time {
@@ -39,21 +40,21 @@ func (s *fakeServer) Learn() error                    { return nil }
 func (s *fakeServer) IsCluster() bool                 { return false }
 func (s *fakeServer) Shards() (*[16384]string, error) { return nil, script.ErrAway }
 func (s *fakeServer) Probe(string) error              { return nil }
-func (s *fakeServer) Charge(debts []Debt, _ time.Duration) {
+func (s *fakeServer) Charge(trips []*script.Trip, _ time.Duration) {
 	if s.during != nil {
-		s.during(debts)
+		s.during(trips)
 	}
-	for i := range debts {
-		d := &debts[i]
-		if d.Err = s.refuses; d.Err == nil {
-			s.charged[d.Key] += d.Need
-			d.TAT = s.now.UnixNano() + s.charged[d.Key]
+	for _, t := range trips {
+		if t.Err = s.refuses; t.Err == nil {
+			r := t.Requests[0]
+			s.charged[r.Key] += r.Need
+			r.TAT = s.now.UnixNano() + s.charged[r.Key]
 		}
 	}
 }
 
 func newNode(t *testing.T) (*Node, *fakeServer) {
-	s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+	s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[string]int64)}
 	n := s.open(t, "", 2, perID)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	return n, s
@@ -66,7 +67,8 @@ func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.N
 		Level: stint.Flushed, Local: file, Timeout: time.Minute, Now: s.Time, Prefix: "test",
 		Elapsed: func() int64 { return s.Time().UnixNano() },
 		Name:    stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },
-		Begin: func(func()) bool { return true }, Closing: make(chan struct{}), Tell: func(error, time.Time) {},
+		Loaded: func() *script.Since { return new(script.Since) },
+		Begin:  func(func()) bool { return true }, Closing: make(chan struct{}), Tell: func(error, time.Time) {},
 		Note: func(error) {}}, labeled(names...))
 	require.NoError(t, err)
 	n.Whole().Begin(script.ErrAway)
@@ -117,7 +119,7 @@ func TestUndo(t *testing.T) {
 	require.Zero(t, n.owes(t, "a"))
 	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.False(t, n.Whole().Away())
-	require.Equal(t, map[stint.Key]int64{perID.Key("b"): int64(3 * time.Hour / 8)}, s.charged)
+	require.Equal(t, map[string]int64{perID.Key("b").String(): int64(3 * time.Hour / 8)}, s.charged)
 	require.False(t, n.Undo(b), "the server was charged")
 	require.Zero(t, n.owes(t, "b"))
 }
@@ -143,7 +145,7 @@ func TestChargeToEmpty(t *testing.T) {
 		"a larger limit, and not much": {2, large, 1, 4 * time.Hour, 4*time.Hour + time.Hour/4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+			s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[string]int64)}
 			n := s.open(t, "", c.nodes, perID)
 			defer func() { require.NoError(t, n.Close()) }()
 			key, most := perID.Key("a"), int64(c.limit.Tolerance())
@@ -154,11 +156,11 @@ func TestChargeToEmpty(t *testing.T) {
 			require.True(t, was && p.Decision.Allowed)
 			require.NoError(t, err)
 			n.SawTAT(key, s.now.Add(c.seen).UnixNano(), most)
-			var got []Debt
-			s.during = func(debts []Debt) { got = append(got, debts...) }
+			var got []*script.Trip
+			s.during = func(debts []*script.Trip) { got = append(got, debts...) }
 			require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 			require.Len(t, got, 1)
-			require.Equal(t, c.want, time.Duration(got[0].Tolerance))
+			require.Equal(t, c.want, time.Duration(got[0].Requests[0].Tolerance))
 		})
 	}
 }
@@ -206,7 +208,7 @@ func TestAwayWhileShardsAreRead(t *testing.T) {
 	require.True(t, o.Away())
 	cluster.asked = func() {}
 	require.NoError(t, o.back())
-	require.Equal(t, map[stint.Key]int64{key: int64(2 * time.Hour / 8)}, s.charged)
+	require.Equal(t, map[string]int64{key.String(): int64(2 * time.Hour / 8)}, s.charged)
 	require.NotSame(t, o, n.Of(key), "the slots are read again when no shard is away")
 }
 
@@ -218,7 +220,7 @@ func TestUndoWhileCharged(t *testing.T) {
 	n.spend(t, "a", 1)
 	var b *Part
 	passes := 0
-	s.during = func([]Debt) {
+	s.during = func([]*script.Trip) {
 		if passes++; passes == 1 {
 			b = n.spend(t, "b", 2)
 			return
@@ -229,7 +231,7 @@ func TestUndoWhileCharged(t *testing.T) {
 	}
 	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.Equal(t, 2, passes)
-	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b")])
+	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b").String()])
 }
 
 // Decisions, their undoing and answers of the server at the same time leave a debt
@@ -265,7 +267,7 @@ func TestUndoTogether(t *testing.T) {
 		})
 		running.Wait()
 		require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
-		require.Equal(t, spent.Load(), s.charged[key]/int64(limit.Interval()))
+		require.Equal(t, spent.Load(), s.charged[key.String()]/int64(limit.Interval()))
 	}
 }
 
@@ -279,7 +281,7 @@ func TestSettleGoesOn(t *testing.T) {
 		n.spend(t, "a", 1)
 		var running sync.WaitGroup
 		waits := 0
-		s.during = func(debts []Debt) {
+		s.during = func(debts []*script.Trip) {
 			n.mu.RLock()
 			charging := n.Whole().charging
 			n.mu.RUnlock()
@@ -311,7 +313,7 @@ func TestSettleGoesOn(t *testing.T) {
 		running.Wait()
 		require.Equal(t, 2, waits)
 		require.False(t, n.Whole().Away())
-		require.Equal(t, int64(time.Hour/8), s.charged[perID.Key("b")])
+		require.Equal(t, int64(time.Hour/8), s.charged[perID.Key("b").String()])
 		require.Equal(t, 3+2*lastDebts, len(s.charged))
 	})
 }
@@ -324,7 +326,7 @@ func TestSettle(t *testing.T) {
 		n.spend(t, fmt.Sprint(i), 1)
 	}
 	passes := 0
-	s.during = func([]Debt) {
+	s.during = func([]*script.Trip) {
 		if passes++; passes <= 3 { // the first pass is in chunks
 			n.spend(t, fmt.Sprint(passes), 1)
 			n.spend(t, fmt.Sprint("new", passes), 1)
@@ -335,7 +337,7 @@ func TestSettle(t *testing.T) {
 	require.Len(t, s.charged, 5003)
 	for key, charged := range s.charged {
 		want := time.Hour / 8
-		if key.ID == "1" || key.ID == "2" || key.ID == "3" {
+		if slices.Contains([]string{"1:1", "1:2", "1:3"}, key) {
 			want *= 2
 		}
 		require.Equal(t, want, time.Duration(charged), key)
@@ -369,7 +371,7 @@ func TestDeclareWhileCharged(t *testing.T) {
 		for _, nodes := range []int{2, 8, 1} {
 			t.Run(fmt.Sprintf("%s, %d machines", when, nodes), func(t *testing.T) {
 				t.Parallel()
-				s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[stint.Key]int64)}
+				s := &fakeServer{now: time.Unix(1_700_000_000, 0), charged: make(map[string]int64)}
 				file := filepath.Join(t.TempDir(), "local.db")
 				n := s.open(t, file, 2, perID, later)
 				for i := range 2 * lastDebts {
@@ -379,7 +381,7 @@ func TestDeclareWhileCharged(t *testing.T) {
 				require.NoError(t, n.Close())
 				n = s.open(t, file, nodes, perID)
 				passes := 0
-				s.during = func([]Debt) {
+				s.during = func([]*script.Trip) {
 					if passes == 0 {
 						n.spend(t, "one more", 1)
 					}

@@ -135,14 +135,14 @@ func (s *Server) Calls(n int, key func(i int) string) (all [][]int) {
 	return all
 }
 
-// Each makes the calls that keys take, at most 16 at the same time, and returns the
+// Each makes the calls that n keys take, at most 16 at the same time, and returns the
 // first error. call gets the indices of its keys. After an error Each makes no
 // further calls.
-func (s *Server) Each(keys []string, call func(at []int) error) (err error) {
+func (s *Server) Each(n int, key func(i int) string, call func(at []int) error) (err error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, 16)
-	for _, at := range s.Calls(len(keys), func(i int) string { return keys[i] }) {
+	for _, at := range s.Calls(n, key) {
 		slots <- struct{}{}
 		mu.Lock()
 		stop := err != nil

@@ -205,12 +205,23 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	return nil
 }
 
-// Charge makes a call in the background, although a Gate may be away. No caller
-// waits for it, so it may take longer than Timeout.
-func (s *Server) Charge(batch []*Trip, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return s.Call(ctx, batch)
+// Charge carries out trips in the background, although a Gate may be away. No caller
+// waits for a call, so it may take longer than Timeout. If one of several calls fails,
+// Charge makes no further ones.
+func (s *Server) Charge(trips []*Trip, patience time.Duration) {
+	finish(trips, ErrAway) // unless a call is made
+	s.Each(len(trips), func(i int) string { return trips[i].Requests[0].Key }, func(call []int) error {
+		var batch []*Trip
+		for _, at := range call {
+			trips[at].Err = nil
+			batch = append(batch, trips[at])
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		err := s.Call(ctx, batch)
+		finish(batch, err)
+		return err
+	})
 }
 
 // arguments returns the keys and arguments of the script.
