@@ -43,40 +43,40 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	if op == script.Part && !r.limited() { // it is Blocked, or perhaps held
+	if op == script.Part && !r.Limited() { // it is Blocked, or perhaps held
 		op = script.Spend
 	}
 	if !r.asks {
-		return r.decision(op), nil
+		return r.Decision(op), nil
 	}
 	var lost error          // of a lease's call
 	var begun time.Time     // of the wait for it
 	var part stint.Decision // of a lease that had some of the tokens
 	if r.leased {
 		var done bool
-		done, begun, lost = l.oneLeased(n, op, &r)
+		done, begun, lost = l.oneLeased(n, op, &r.Request)
 		switch {
 		case done && lost != nil:
 			return stint.Decision{}, l.ended(lost)
 		case done:
-			return r.decision(op), nil
-		case r.taken > 0:
-			part = r.decision(op)
+			return r.Decision(op), nil
+		case r.Taken > 0:
+			part = r.Decision(op)
 		}
 	}
 	sent := l.elapsed()
 	switch op {
 	case script.Refund:
-		l.seen.Forget(r.key)
+		l.seen.Forget(r.Bucket)
 	case script.Spend, script.Check:
-		if o, denied := l.seen.Denies(r.key, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
+		if o, denied := l.seen.Denies(r.Bucket, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
 			r.Answer = o
-			return r.decision(op), nil
+			return r.Decision(op), nil
 		}
 	}
-	err = l.ask(n, op, []*request{&r}, begun)
+	err = l.ask(n, op, []*script.Request{&r.Request}, begun)
 	if op == script.Refund {
-		l.seen.Forget(r.key) // a denial that was under way
+		l.seen.Forget(r.Bucket) // a denial that was under way
 	}
 	if err != nil {
 		if part.Taken > 0 {
@@ -84,9 +84,9 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		}
 		return stint.Decision{}, l.ended(unsure(lost, err))
 	}
-	d := r.decision(op)
-	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.here {
-		l.seen.Put(r.key, &n.since, r.Answer, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
+	d := r.Decision(op)
+	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.Here {
+		l.seen.Put(r.Bucket, &n.since, r.Answer, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -170,29 +170,33 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	var asks []*request
+	var asks []*script.Request
+	leased := op == script.Spend
 	for i := range rs {
 		r := &rs[i]
 		if !r.asks {
-			ds[i] = r.decision(op)
+			ds[i] = r.Decision(op)
 			continue
 		}
-		asks = append(asks, r)
+		asks = append(asks, &r.Request)
+		leased = leased && r.leased && r.Cost > 0
 	}
 	if op == script.Refund {
 		l.forget(asks)
 		defer l.forget(asks) // denials that were under way
 	}
-	if op == script.Spend && !strictest(reqs, ds, asks).Allowed {
-		op = script.Check // a Blocked request denies all
+	if op == script.Spend && !strictest(reqs, ds, rs).Allowed {
+		op, leased = script.Check, false // a Blocked request denies all
 	}
-	if len(asks) > 0 && !l.allLeased(n, op, asks) {
+	if len(asks) > 0 && !(leased && l.leases.SpendAll(asks, &n.since)) {
 		if err := l.ask(n, op, asks, time.Time{}); err != nil {
 			return stint.Decision{}, l.ended(err)
 		}
 	}
-	for _, r := range asks {
-		ds[r.at] = r.decision(op)
+	for i := range rs {
+		if rs[i].asks {
+			ds[i] = rs[i].Decision(op)
+		}
 	}
 	d := strictest(reqs, ds, nil)
 	if !d.Allowed {
@@ -213,13 +217,13 @@ func (l *Limiter) requests(n *limitsInForce, op script.Op, reqs []stint.Request)
 			return nil, err
 		}
 		if reqs[i].Mode == stint.UpTo && op == script.Spend {
-			return nil, fmt.Errorf("redislimit: %s: a request with UpTo must be alone", n.labeled(r.key))
+			return nil, fmt.Errorf("redislimit: %s: a request with UpTo must be alone", n.labeled(r.Bucket))
 		}
-		if keys[r.key] {
-			return nil, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.key))
+		if keys[r.Bucket] {
+			return nil, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.Bucket))
 		}
-		keys[r.key] = true
-		if r.at = i; op == script.Refund && r.mode() == stint.CheckOnly {
+		keys[r.Bucket] = true
+		if op == script.Refund && r.Mode == stint.CheckOnly {
 			r.Need = 0
 		}
 		rs[i] = r
@@ -227,14 +231,13 @@ func (l *Limiter) requests(n *limitsInForce, op script.Op, reqs []stint.Request)
 	return rs, nil
 }
 
-// strictest returns the strictest decision, without SpendOnly and undecided
-// requests.
-func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) stint.Decision {
+// strictest returns the strictest decision, without SpendOnly requests, and without
+// those of rs that are still to be asked.
+func strictest(reqs []stint.Request, ds []stint.Decision, rs []request) stint.Decision {
 	d, voted := stint.Decision{Allowed: true, Remaining: math.MaxInt64}, false
 	for i := range reqs {
-		if len(undecided) > 0 && undecided[0].at == i {
-			undecided = undecided[1:]
-		} else if reqs[i].Mode != stint.SpendOnly && (!voted || ds[i].Stricter(&d)) {
+		undecided := rs != nil && rs[i].asks
+		if !undecided && reqs[i].Mode != stint.SpendOnly && (!voted || ds[i].Stricter(&d)) {
 			d, voted = ds[i], true
 		}
 	}
@@ -246,15 +249,15 @@ func strictest(reqs []stint.Request, ds []stint.Decision, undecided []*request) 
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
 	r, err := l.direct(key, script.Check, 0)
-	if err != nil || r.limit.IsUnlimited() && !r.asks {
+	if err != nil || r.Limit.IsUnlimited() && !r.asks {
 		return b, err
 	}
-	if !r.limit.IsUnlimited() {
-		b.Limit = r.limit
+	if !r.Limit.IsUnlimited() {
+		b.Limit = r.Limit
 	}
-	if r.limited() {
+	if r.Limited() {
 		b.ResetAfter = time.Duration(max(0, r.TAT-r.Now))
-		b.Remaining = r.decision(script.Check).Remaining
+		b.Remaining = r.Decision(script.Check).Remaining
 	}
 	if r.Hold > r.Now {
 		b.HeldUntil = time.Unix(0, r.Hold)
@@ -285,7 +288,7 @@ func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.T
 		return end, fmt.Errorf("redislimit: hold %s: Boulder's buckets (Options.PlainKeys) have no holds", l.labeled(key))
 	}
 	r, err := l.direct(key, op, script.Instant(until))
-	if err == nil && r.limit.IsUnlimited() && !r.asks {
+	if err == nil && r.Limit.IsUnlimited() && !r.asks {
 		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
 	}
 	if err == nil && r.Hold > r.Now {
@@ -316,16 +319,16 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
 		return r, err
 	}
-	if r.limit.IsUnlimited() && !r.asks && op != script.Reset {
+	if r.Limit.IsUnlimited() && !r.asks && op != script.Reset {
 		return r, nil
 	}
 	if op == script.Check {
-		return r, l.ended(l.ask(n, op, []*request{&r}, time.Time{}))
+		return r, l.ended(l.ask(n, op, []*script.Request{&r.Request}, time.Time{}))
 	}
 	r.Fourth = fourth
 	l.seen.Forget(key)
 	defer l.seen.Forget(key)
-	err = l.ask(n, op, []*request{&r}, time.Time{})
+	err = l.ask(n, op, []*script.Request{&r.Request}, time.Time{})
 	if !errors.Is(err, ErrAway) && !errors.Is(err, ErrBusy) && !errors.Is(err, script.ErrNothingRan) {
 		l.leases.Drop(key, op != script.Reset)
 	}

@@ -96,7 +96,7 @@ func TestLateUndo(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
 	r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
 	require.NoError(t, err)
-	trips := l.trips(l.inForce.Load(), script.Spend, []*request{&r}, time.Now())
+	trips := l.trips(l.inForce.Load(), script.Spend, []*script.Request{&r.Request}, time.Now())
 	l.carryOutAll(trips)
 	require.NoError(t, trips[0].Err)
 	for _, step := range []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/redislimit/internal/lease"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 func leasedLimit(l stint.Limit) stint.Limit {
@@ -30,8 +30,9 @@ func (l *Limiter) settled(t *testing.T) {
 // inHand returns the tokens of a bucket that the node may use without a trip.
 func (l *Limiter) inHand(key stint.Key) int64 {
 	limit, _ := l.Limits().For(key)
-	_, left, _ := l.leases.Check(&lease.Bucket{Key: key, Limit: limit}, math.MaxInt64)
-	return left
+	r := script.Request{Bucket: key, Limit: limit, Cost: math.MaxInt64, Need: math.MaxInt64}
+	l.leases.Check(&r)
+	return (math.MaxInt64 - r.Need) / int64(limit.Interval())
 }
 
 func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {

@@ -29,29 +29,29 @@ func (l *Limiter) hasShare(name stint.Name) bool {
 }
 
 // saw tells the node what the server answered.
-func (l *Limiter) saw(t *trip) {
-	for _, r := range t.rs {
-		if !l.hasShare(r.key.Name) {
+func (l *Limiter) saw(t *script.Trip) {
+	for _, r := range t.Requests {
+		if !l.hasShare(r.Bucket.Name) {
 			continue
 		}
 		a := script.Answer{Now: r.Now, Hold: r.Hold} // with the TAT of a bucket that the node has to know
 		switch t.Op {
 		case script.Spend, script.Check, script.Part:
-			if r.limited() {
+			if r.Limited() {
 				a.TAT = r.TAT
 			}
-			if r.Wait == 0 && (t.Op == script.Check || t.Op == script.Spend && (!t.Allowed || r.mode() == stint.CheckOnly)) {
+			if r.Wait == 0 && (t.Op == script.Check || t.Op == script.Spend && (!t.Allowed || r.Mode == stint.CheckOnly)) {
 				a.TAT -= r.Need // the reply is what a spend would have left
 			}
 		case script.Refund:
-			if r.limited() && r.Need > 0 {
-				l.node.SawRefund(stint.Request{Key: r.key, Cost: r.Need / r.interval, Limit: r.limit, Spent: r.spent})
+			if r.Limited() && r.Need > 0 {
+				l.node.SawRefund(stint.Request{Key: r.Bucket, Cost: r.Need / r.Interval, Limit: r.Limit, Spent: r.Spent})
 			}
 			continue
 		case script.Reset:
-			l.node.SawReset(r.key)
+			l.node.SawReset(r.Bucket)
 		}
-		l.sawBucket(r.key, &a, r.most)
+		l.sawBucket(r.Bucket, &a, r.Most)
 	}
 }
 

@@ -16,22 +16,22 @@ import (
 // requests. A spend takes from all of them or from none. begun is when the
 // caller's call began, or zero if that is now: all that is done for the call
 // shares one Timeout.
-func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*request, begun time.Time) (err error) {
+func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*script.Request, begun time.Time) (err error) {
 	if begun.IsZero() {
 		begun = time.Now()
 	}
 	for _, r := range rs {
-		r.Key = l.opts.keyOf(r.key)
+		r.Key = l.opts.keyOf(r.Bucket)
 	}
 	trips := l.trips(n, op, rs, begun)
 	if l.carryOutAll(trips); !l.server.Spreads() {
 		return l.outcome(n, op, trips)
 	}
-	var all []*trip
+	var all []*script.Trip
 	for _, t := range trips {
-		again := []*trip{t}
-		if errors.Is(t.Err, ErrCrossSlot) && len(t.rs) > 1 && !l.opts.Atomic { // it turned out to be a cluster
-			again = l.trips(n, op, t.rs, begun)
+		again := []*script.Trip{t}
+		if errors.Is(t.Err, ErrCrossSlot) && len(t.Requests) > 1 && !l.opts.Atomic { // it turned out to be a cluster
+			again = l.trips(n, op, t.Requests, begun)
 			l.carryOutAll(again)
 		}
 		all = append(all, again...)
@@ -39,20 +39,13 @@ func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*request, begun time.
 	return l.outcome(n, op, all)
 }
 
-// trip is a script.Trip with the requests that it answers.
-type trip struct {
-	script.Trip
-	rs []*request
-}
-
 // trips splits an operation. If Options.Atomic forbids that, all trips fail.
-func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*request, begun time.Time) (trips []*trip) {
+func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*script.Request, begun time.Time) (trips []*script.Trip) {
 	for _, call := range l.server.Calls(len(rs), func(i int) string { return rs[i].Key }) {
-		t := &trip{Trip: script.Trip{Op: op, Since: &n.since, Begun: begun}}
+		t := &script.Trip{Op: op, Since: &n.since, Begun: begun}
 		for _, i := range call {
-			t.rs = append(t.rs, rs[i])
-			t.Requests = append(t.Requests, &rs[i].Request)
-			t.Synced = t.Synced || op != script.Check && l.durability(rs[i].limit) == stint.Synced
+			t.Requests = append(t.Requests, rs[i])
+			t.Synced = t.Synced || op != script.Check && l.durability(rs[i].Limit) == stint.Synced
 		}
 		trips = append(trips, t)
 	}
@@ -69,7 +62,7 @@ func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*request, begun tim
 }
 
 // carryOutAll carries trips out at the same time.
-func (l *Limiter) carryOutAll(trips []*trip) {
+func (l *Limiter) carryOutAll(trips []*script.Trip) {
 	if len(trips) == 1 {
 		l.carryOut(trips[0])
 		return
@@ -82,7 +75,7 @@ func (l *Limiter) carryOutAll(trips []*trip) {
 }
 
 // outcome returns the error of an operation, and undoes spends that are in vain.
-func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*trip) (err error) {
+func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*script.Trip) (err error) {
 	allowed := true
 	for _, t := range trips {
 		allowed = allowed && t.Err == nil && t.Allowed
@@ -98,20 +91,20 @@ func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*trip) (err er
 
 // carryOut asks the server, or decides without it while it is away. If the server
 // went away and came back during a call that spent nothing, carryOut asks again.
-func (l *Limiter) carryOut(t *trip) {
+func (l *Limiter) carryOut(t *script.Trip) {
 	if t.Err != nil {
 		return
 	}
 	for {
-		o, aways := l.node.Of(t.rs[0].key), l.node.Aways.Load()
+		o, aways := l.node.Of(t.Requests[0].Bucket), l.node.Aways.Load()
 		if l.whileAway(t, o, nil) {
 			return
 		}
-		if l.node.Of(t.rs[0].key) != o { // the shards have become known
+		if l.node.Of(t.Requests[0].Bucket) != o { // the shards have become known
 			continue
 		}
 		t.Gate = o
-		l.server.Run(&t.Trip)
+		l.server.Run(t)
 		if t.Err == nil || errors.Is(t.Err, script.ErrReplicas) {
 			l.answered(t)
 			return
@@ -123,11 +116,13 @@ func (l *Limiter) carryOut(t *trip) {
 	}
 }
 
-// answered reads the answers to a trip, and tells the node.
-func (l *Limiter) answered(t *trip) {
-	for _, r := range t.rs {
-		if t.Op == script.Part && r.limited() {
-			r.took()
+// answered tells the node of the answers to a trip. That to a Part is what the server
+// took, and becomes when more can be.
+func (l *Limiter) answered(t *script.Trip) {
+	for _, r := range t.Requests {
+		if t.Op == script.Part && r.Limited() {
+			r.Taken += r.Wait / r.Interval
+			r.Wait = max(0, r.Hold-r.Now, r.TAT-r.Now-r.Tolerance)
 		}
 	}
 	l.saw(t)
@@ -139,31 +134,31 @@ func (l *Limiter) answered(t *trip) {
 // undo returns what the trips spent, because another trip of the same call denied
 // or failed. A server is asked in the background. Tokens that have come back by
 // themselves are not returned again. If an undo fails, the tokens stay spent.
-func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
+func (l *Limiter) undo(n *limitsInForce, trips []*script.Trip) {
 	for _, t := range trips {
 		if !t.Allowed || t.Err != nil && !errors.Is(t.Err, stint.ErrNotDurable) {
 			continue
 		}
-		var back []*request
-		for _, r := range t.rs {
-			if r.mode() == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.limit.IsUnlimited() {
+		var back []*script.Request
+		for _, r := range t.Requests {
+			if r.Mode == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.Limit.IsUnlimited() {
 				continue
 			}
-			if r.here && (r.own == nil || l.node.Undo(r.own)) {
+			if r.Here && l.node.Undo(r) {
 				continue
 			}
 			again := *r
 			again.Fourth = r.Now
-			if r.here { // the server has been charged in between
-				again.Need = r.cost * int64(r.own.Limit.Interval())
+			if r.Here { // the server has been charged in between
+				again.Need = r.Cost * int64(r.Whole.Interval())
 			}
 			back = append(back, &again)
 		}
 		if len(back) > 0 {
 			l.begin(func() {
 				for _, t := range l.trips(n, script.Undo, back, time.Now()) {
-					t.Gate = l.node.Of(t.rs[0].key)
-					l.server.Run(&t.Trip)
+					t.Gate = l.node.Of(t.Requests[0].Bucket)
+					l.server.Run(t)
 				}
 				l.forget(back)
 			})
@@ -172,9 +167,9 @@ func (l *Limiter) undo(n *limitsInForce, trips []*trip) {
 }
 
 // forget forgets denials on buckets to which tokens are returned.
-func (l *Limiter) forget(rs []*request) {
+func (l *Limiter) forget(rs []*script.Request) {
 	for _, r := range rs {
-		l.seen.Forget(r.key)
+		l.seen.Forget(r.Bucket)
 	}
 }
 
@@ -190,18 +185,18 @@ func unsure(cause, err error) error {
 // whileAway decides a trip without the server, as Options.Away says. cause is
 // the error of the trip, or nil if it was not made. It returns false, and changes
 // nothing, if the server is not away.
-func (l *Limiter) whileAway(t *trip, o *away.Outage, cause error) bool {
+func (l *Limiter) whileAway(t *script.Trip, o *away.Outage, cause error) bool {
 	nothing := cause == nil || errors.Is(cause, ErrAway) || errors.Is(cause, ErrBusy)
 	if !nothing && !errors.Is(cause, ErrNoAnswer) {
 		return false
 	}
-	was, err := l.node.While(o, l.server.Deadline(&t.Trip), func() {
+	was, err := l.node.While(o, l.server.Deadline(t), func() {
 		if cause == nil {
 			cause = fmt.Errorf("%w: it has not come back", ErrAway)
 		}
 		decides := t.Op == script.Spend || t.Op == script.Check || t.Op == script.Part || t.Op == script.Refund && nothing
-		for _, r := range t.rs {
-			decides = decides && l.opts.away(r.key.Name) != AwayClosed
+		for _, r := range t.Requests {
+			decides = decides && l.opts.away(r.Bucket.Name) != AwayClosed
 		}
 		if t.Err = cause; decides {
 			t.Err = unsure(cause, l.decideHere(t, o))
@@ -216,49 +211,24 @@ func (l *Limiter) whileAway(t *trip, o *away.Outage, cause error) bool {
 // decideHere decides on buckets without the server. None of them may have
 // AwayClosed. After an error nothing was spent on this machine, except that after
 // stint.ErrNotDurable the tokens may be spent.
-func (l *Limiter) decideHere(t *trip, o *away.Outage) error {
+func (l *Limiter) decideHere(t *script.Trip, o *away.Outage) error {
 	t.Allowed = true
 	now := script.Instant(l.Now())
-	var parts []*away.Part
-	for _, r := range t.rs {
-		r.here, r.Answer = true, script.Answer{Now: now}
-		if l.opts.away(r.key.Name) == AwayOpen {
-			r.limit = stint.Unlimited
-			if t.Op == script.Spend || t.Op == script.Part {
-				l.open.Add(1)
-			}
-			r.taken += r.cost
+	var shared []*script.Request
+	for _, r := range t.Requests {
+		if r.Here, r.Answer = true, (script.Answer{Now: now}); l.opts.away(r.Bucket.Name) == AwayShare {
+			shared = append(shared, r)
 			continue
 		}
-		r.own = &away.Part{Request: stint.Request{Key: r.key, Mode: r.mode(), Limit: r.limit, Spent: r.spent},
-			Most: r.most}
-		if r.limited() {
-			r.own.Cost = r.Need / r.interval
+		r.Limit = stint.Unlimited
+		r.Taken += r.Cost
+		if t.Op == script.Spend || t.Op == script.Part {
+			l.open.Add(1)
 		}
-		parts = append(parts, r.own)
 	}
-	if len(parts) == 0 {
-		return nil
+	err := l.node.Decide(o, t.Op, shared)
+	for _, r := range shared {
+		t.Allowed = t.Allowed && (r.Wait == 0 || r.Mode == stint.SpendOnly)
 	}
-	if err := l.node.Decide(o, t.Op, parts); err != nil {
-		return err
-	}
-	for _, r := range t.rs {
-		if r.own == nil {
-			continue
-		}
-		d := &r.own.Decision
-		if r.limited() {
-			r.limit = r.own.Share
-			r.interval, r.Tolerance = int64(r.limit.Interval()), int64(r.limit.Tolerance())
-			r.Need = r.own.Cost * r.interval
-		}
-		r.taken += r.own.Taken
-		r.TAT, r.Wait = now+int64(d.ResetAfter), int64(d.RetryAfter)
-		if r.own.Hold > 0 {
-			r.Hold = now + int64(r.own.Hold)
-		}
-		t.Allowed = t.Allowed && (d.Allowed || r.mode() == stint.SpendOnly)
-	}
-	return nil
+	return err
 }

@@ -58,7 +58,7 @@ func TestStep(t *testing.T) {
 				rnd.Int64(), now + rnd.Int64N(taus[i])}[rnd.IntN(11)])
 			keys[i] = fmt.Sprintf("step:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tats[i]))
-			r := script.Request{Mode: script.SpendOnly, Need: needs[i], Tolerance: taus[i]}
+			r := script.Request{Mode: stint.SpendOnly, Need: needs[i], Tolerance: taus[i]}
 			args = append(args, string(r.AppendRecord(nil, script.Spend, i < together-1)))
 		}
 		answers, stored := l.decided(t, set, keys, args)

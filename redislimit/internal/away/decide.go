@@ -10,18 +10,6 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// Part is one bucket's part in a decision of this machine.
-type Part struct {
-	stint.Request
-	Most int64 // nanoseconds that the TAT may be ahead
-
-	Share    stint.Limit // of this machine: the limit of the decision
-	Decision stint.Decision
-	Taken    int64         // of a script.Part
-	Hold     time.Duration // until the end of a hold, of a check
-	charges  int64         // charges that the server had answered before
-}
-
 // While calls f if the outage is under way. It does not end before f returns.
 // While its last debts are charged, While waits, but not after until. Then it
 // returns an error, and does not call f.
@@ -49,11 +37,14 @@ func (n *Node) While(o *Outage, until time.Time, f func()) (was bool, err error)
 // Decide decides on buckets that have shares, without the server. The caller is in
 // While. After an error nothing was spent on this machine, except that after
 // stint.ErrNotDurable the tokens may be spent.
-func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
-	reqs := make([]stint.Request, len(parts))
-	for i, p := range parts {
+func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
+	if len(rs) == 0 {
+		return nil
+	}
+	reqs := make([]stint.Request, len(rs))
+	for i, r := range rs {
 		var err error
-		if reqs[i], err = n.own(p, op); err != nil {
+		if reqs[i], err = n.own(r, op); err != nil {
 			return err
 		}
 	}
@@ -69,7 +60,6 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 	case script.Part:
 		reqs[0].Mode = stint.UpTo
 		ds[0], err = n.Local.SpendAll(reqs[0])
-		parts[0].Taken = ds[0].Taken
 		o.spent(reqs)
 	default:
 		_, err = n.Local.Do(context.Background(), reqs, ds)
@@ -81,40 +71,46 @@ func (n *Node) Decide(o *Outage, op script.Op, parts []*Part) error {
 	if err != nil {
 		return fmt.Errorf("%w: and this machine cannot decide by itself: %w", script.ErrAway, err)
 	}
-	for i, p := range parts {
-		p.Decision, p.charges = ds[i], n.charges.Load()
+	for i, r := range rs {
+		d := &ds[i]
+		r.TAT, r.Wait, r.Charges = r.Now+int64(d.ResetAfter), int64(d.RetryAfter), n.charges.Load()
+		r.Taken += d.Taken
+		if r.Limited() {
+			r.Whole, r.Limit = r.Limit, r.Limit.DividedBy(int64(n.Nodes))
+			r.Interval, r.Tolerance = int64(r.Limit.Interval()), int64(r.Limit.Tolerance())
+			r.Need = reqs[i].Cost * r.Interval
+		}
 	}
-	if op == script.Check && len(parts) == 1 {
+	if op == script.Check && len(rs) == 1 {
 		if b, err := n.Local.Bucket(reqs[0].Key); err == nil && !b.HeldUntil.IsZero() {
-			parts[0].Hold = b.HeldUntil.Sub(n.Local.Now())
+			rs[0].Hold = rs[0].Now + max(0, int64(b.HeldUntil.Sub(n.Local.Now())))
 		}
 	}
 	n.Shared.Add(1)
 	return nil
 }
 
-// own returns the request to the own bucket, which is brought up to the seen one,
-// and puts this machine's share into the part.
-func (n *Node) own(p *Part, op script.Op) (stint.Request, error) {
-	p.Share = p.Limit.DividedBy(int64(n.Nodes))
-	req := stint.Request{Key: OwnKey(p.Key), Mode: p.Mode, Limit: n.durable(p.Share)}
+// own returns the request to the own bucket, which is brought up to the seen one.
+func (n *Node) own(r *script.Request, op script.Op) (stint.Request, error) {
+	share := r.Limit.DividedBy(int64(n.Nodes))
+	req := stint.Request{Key: OwnKey(r.Bucket), Mode: r.Mode, Limit: n.durable(share)}
 	if op == script.Check {
 		req.Mode = stint.CheckOnly
 	}
-	if !p.Spent.IsZero() {
-		req.Spent = n.spentAt(p.Spent)
+	if !r.Spent.IsZero() {
+		req.Spent = n.spentAt(r.Spent)
 	}
-	if p.Limit.IsUnlimited() || p.Limit.IsBlocked() { // it may be held
+	if !r.Limited() { // it may be held
 		req.Limit = stint.Limit{}
 		return req, nil
 	}
-	if req.Cost = p.Cost; req.Cost > req.Limit.Burst && op != script.Refund && op != script.Part {
+	if req.Cost = r.Need / r.Interval; req.Cost > share.Burst && op != script.Refund && op != script.Part {
 		return req, fmt.Errorf("%w: %s asks for %d tokens, and the share of this machine is %d", script.ErrAway,
-			n.Label(p.Key), req.Cost, req.Limit.Burst)
+			n.Label(r.Bucket), req.Cost, share.Burst)
 	}
-	seen, err := n.cutTAT(p.Key, p.Most)
+	seen, err := n.cutTAT(r.Bucket, r.Most)
 	if err == nil && seen > n.now() {
-		_, err = n.Local.Raise(n.wide(req.Key, p.Most), time.Unix(0, seen))
+		_, err = n.Local.Raise(n.wide(req.Key, r.Most), time.Unix(0, seen))
 	}
 	if err != nil {
 		return req, fmt.Errorf("%w: and this machine cannot decide by itself: %w", script.ErrAway, err)
@@ -125,18 +121,18 @@ func (n *Node) own(p *Part, op script.Op) (stint.Request, error) {
 // Undo returns what Decide has spent on a bucket, because the call denied or
 // failed elsewhere. It returns false if the server has been charged in between,
 // or is being charged: then the tokens must be returned there.
-func (n *Node) Undo(p *Part) bool {
+func (n *Node) Undo(r *script.Request) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.Of(p.Key).charging != nil {
+	if n.Of(r.Bucket).charging != nil {
 		return false
 	}
-	if n.charges.Load() != p.charges {
-		d, err := n.debt(p.Key)
-		if err != nil || d.at(n.now()) < p.Cost*int64(p.Share.Interval()) {
+	if n.charges.Load() != r.Charges {
+		d, err := n.debt(r.Bucket)
+		if err != nil || d.at(n.now()) < r.Need {
 			return false
 		}
 	}
-	n.Local.Refund(stint.Request{Key: OwnKey(p.Key), Cost: p.Cost, Limit: n.durable(p.Share), Spent: stint.JustSpent})
+	n.Local.Refund(stint.Request{Key: OwnKey(r.Bucket), Cost: r.Cost, Limit: n.durable(r.Limit), Spent: stint.JustSpent})
 	return true
 }

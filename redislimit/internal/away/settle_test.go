@@ -83,21 +83,26 @@ func labeled(names ...stint.Name) stint.Names {
 	return all
 }
 
-func (n *Node) spend(t *testing.T, id string, cost int64) *Part {
+func spend(key stint.Key, cost int64, limit stint.Limit) *script.Request {
+	interval, tolerance := int64(limit.Interval()), int64(limit.Tolerance())
+	return &script.Request{Bucket: key, Cost: cost, Limit: limit, Interval: interval, Need: cost * interval,
+		Tolerance: tolerance, Most: tolerance}
+}
+
+func (n *Node) spend(t *testing.T, id string, cost int64) *script.Request {
 	t.Helper()
 	return n.spendOn(t, perID.Key(id), cost)
 }
 
-func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *Part {
+func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *script.Request {
 	t.Helper()
-	p := &Part{Request: stint.Request{Key: key, Cost: cost, Limit: stint.PerHour(8)},
-		Most: int64(stint.PerHour(8).Tolerance())}
+	p := spend(key, cost, stint.PerHour(8))
 	var err error
-	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*Part{p}) })
+	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*script.Request{p}) })
 	require.True(t, was)
 	require.NoError(t, late)
 	require.NoError(t, err)
-	require.True(t, p.Decision.Allowed)
+	require.True(t, p.Wait == 0)
 	return p
 }
 
@@ -149,11 +154,11 @@ func TestChargeToEmpty(t *testing.T) {
 			n := s.open(t, "", c.nodes, perID)
 			defer func() { require.NoError(t, n.Close()) }()
 			key, most := perID.Key("a"), int64(c.limit.Tolerance())
-			p := &Part{Request: stint.Request{Key: key, Cost: c.cost, Limit: c.limit}, Most: most}
+			p := spend(key, c.cost, c.limit)
 			was, err := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
-				require.NoError(t, n.Decide(n.Whole(), script.Spend, []*Part{p}))
+				require.NoError(t, n.Decide(n.Whole(), script.Spend, []*script.Request{p}))
 			})
-			require.True(t, was && p.Decision.Allowed)
+			require.True(t, was && p.Wait == 0)
 			require.NoError(t, err)
 			n.SawTAT(key, s.now.Add(c.seen).UnixNano(), most)
 			var got []*script.Trip
@@ -196,9 +201,9 @@ func TestAwayWhileShardsAreRead(t *testing.T) {
 	require.False(t, o.Away())
 	cluster.primary, cluster.asked = "second", func() {
 		o.Begin(script.ErrAway)
-		p := &Part{Request: stint.Request{Key: key, Cost: 2, Limit: stint.PerHour(8)}, Most: int64(time.Hour)}
+		p := spend(key, 2, stint.PerHour(8))
 		was, err := n.While(o, time.Now().Add(time.Minute), func() {
-			require.NoError(t, n.Decide(o, script.Spend, []*Part{p}))
+			require.NoError(t, n.Decide(o, script.Spend, []*script.Request{p}))
 		})
 		require.True(t, was)
 		require.NoError(t, err)
@@ -218,7 +223,7 @@ func TestUndoWhileCharged(t *testing.T) {
 	t.Parallel()
 	n, s := newNode(t)
 	n.spend(t, "a", 1)
-	var b *Part
+	var b *script.Request
 	passes := 0
 	s.during = func([]*script.Trip) {
 		if passes++; passes == 1 {
@@ -247,9 +252,9 @@ func TestUndoTogether(t *testing.T) {
 		for range 4 {
 			running.Go(func() {
 				for i := range 2000 {
-					p := &Part{Request: stint.Request{Key: key, Cost: 1, Limit: limit}, Most: int64(limit.Tolerance())}
+					p := spend(key, 1, limit)
 					var err error
-					n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*Part{p}) })
+					n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*script.Request{p}) })
 					if err != nil {
 						t.Error(err)
 						return

@@ -15,78 +15,74 @@ import (
 // some, for at most Config.Timeout. If done is false, no token of the lease was
 // used, and the caller must make a trip. So it is for a bucket that is seldom
 // asked for, and if as many callers wait as a lease has tokens. waited is when the
-// caller began to wait, or zero if it did not.
-func (t *Table) Spend(r *Bucket, cost int64) (o script.Answer, done bool, waited time.Time, err error) {
-	if cost == 0 {
-		return o, false, waited, nil
+// caller began to wait, or zero if it did not. since is that of the limits of the
+// request.
+func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited time.Time, err error) {
+	if r.Cost == 0 {
+		return false, waited, nil
 	}
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Key)]
+	s := &t.shards[t.shardOf(r.Bucket)]
 	s.mu.Lock()
-	b := s.of(t, r, elapsed)
+	b := s.of(t, r, since, elapsed)
 	if b == nil {
 		s.mu.Unlock()
-		return o, false, waited, nil
+		return false, waited, nil
 	}
 	demanded := b.demanded(elapsed)
-	if b.take(elapsed, cost) {
-		o = b.outcome(elapsed)
+	if b.take(elapsed, r.Cost) {
+		r.Answer = b.outcome(elapsed)
 		t.renew(s, b, elapsed)
 		s.mu.Unlock()
-		return o, true, waited, nil
+		return true, waited, nil
 	}
-	if o, denied := t.denied(b, cost, elapsed); denied {
+	if o, denied := t.denied(b, r.Cost, elapsed); denied {
 		s.mu.Unlock()
-		return o, true, waited, nil
+		r.Answer = o
+		return true, waited, nil
 	}
 	seldom := !demanded && !b.busy && b.left(elapsed) == 0
 	crowded := int64(len(b.waiting)) >= b.most // a lease cannot serve so many
-	if seldom || crowded || t.Away(r.Key) {
+	if seldom || crowded || t.Away(r.Bucket) {
 		s.mu.Unlock()
-		return o, false, waited, nil
+		return false, waited, nil
 	}
-	w := &waiter{cost: cost, done: make(chan struct{})}
+	w := &waiter{cost: r.Cost, done: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
 	if !b.busy && !t.startAsking(s, b) {
 		b.waiting = nil
 		s.mu.Unlock()
-		return o, true, waited, stint.ErrClosed
+		return true, waited, stint.ErrClosed
 	}
 	s.mu.Unlock()
 	waited = time.Now()
 	select {
 	case <-w.done:
-		return w.Answer, true, waited, w.err
+		r.Answer = w.Answer
+		return true, waited, w.err
 	case <-time.After(t.Timeout):
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
 	case <-w.done:
-		return w.Answer, true, waited, w.err
+		r.Answer = w.Answer
+		return true, waited, w.err
 	default:
 	}
 	if b.leave(w) {
-		return o, true, waited, fmt.Errorf("%w: %w", script.ErrNoAnswer, context.DeadlineExceeded)
+		return true, waited, fmt.Errorf("%w: %w", script.ErrNoAnswer, context.DeadlineExceeded)
 	}
-	return o, true, waited, fmt.Errorf("%w: others wait for the lease of %s", script.ErrBusy, t.Label(r.Key))
-}
-
-// Cost is one bucket's part in SpendAll.
-type Cost struct {
-	Bucket
-	Cost      int64
-	CheckOnly bool
-	script.Answer
+	return true, waited, fmt.Errorf("%w: others wait for the lease of %s", script.ErrBusy, t.Label(r.Bucket))
 }
 
 // SpendAll takes from the leases if each bucket has one with enough tokens.
 // Otherwise it takes nothing, and records the demand.
-func (t *Table) SpendAll(costs []Cost) bool {
+func (t *Table) SpendAll(rs []*script.Request, since *script.Since) bool {
 	elapsed := t.Elapsed()
 	var at []int
-	for i := range costs {
-		at = append(at, t.shardOf(costs[i].Key))
+	for _, r := range rs {
+		at = append(at, t.shardOf(r.Bucket))
 	}
 	order := slices.Compact(slices.Sorted(slices.Values(at)))
 	for _, i := range order {
@@ -98,16 +94,16 @@ func (t *Table) SpendAll(costs []Cost) bool {
 		}
 	}()
 	all := true
-	bs := make([]*bucket, len(costs))
-	for i := range costs {
-		c, s := &costs[i], &t.shards[at[i]]
-		is := s.buckets[c.Key] != nil
-		if bs[i] = s.of(t, &c.Bucket, elapsed); bs[i] == nil {
+	bs := make([]*bucket, len(rs))
+	for i, r := range rs {
+		s := &t.shards[at[i]]
+		is := s.buckets[r.Bucket] != nil
+		if bs[i] = s.of(t, r, since, elapsed); bs[i] == nil {
 			return false
 		}
-		if bs[i].left(elapsed) < c.Cost {
+		if bs[i].left(elapsed) < r.Cost {
 			all = false
-			if bs[i].used += c.Cost; is {
+			if bs[i].used += r.Cost; is {
 				t.renew(s, bs[i], elapsed)
 			} else {
 				bs[i].asked = elapsed
@@ -117,15 +113,15 @@ func (t *Table) SpendAll(costs []Cost) bool {
 	if !all {
 		return false
 	}
-	for i := range costs {
-		c, b := &costs[i], bs[i]
-		if !c.CheckOnly {
-			b.take(elapsed, c.Cost)
+	for i, r := range rs {
+		b := bs[i]
+		if r.Mode != stint.CheckOnly {
+			b.take(elapsed, r.Cost)
 			t.renew(&t.shards[at[i]], b, elapsed)
 		}
-		c.Answer = b.outcome(elapsed)
-		if c.CheckOnly {
-			c.TAT += c.Cost * b.interval // as if they were spent
+		r.Answer = b.outcome(elapsed)
+		if r.Mode == stint.CheckOnly {
+			r.TAT += r.Cost * b.interval // as if they were spent
 		}
 	}
 	return true

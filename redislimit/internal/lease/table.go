@@ -38,11 +38,11 @@ type bucket struct {
 	busy bool // a question is under way
 }
 
-// Bucket is a bucket, as a request has it.
+// Bucket is a bucket, with the limit that its lease is for.
 type Bucket struct {
 	Key   stint.Key
 	Limit stint.Limit
-	Since *script.Since // of the limits that the request was made with
+	Since *script.Since // of the limits that it was last asked for with
 }
 
 // Config are the settings of a Table, and the functions that it calls.
@@ -82,21 +82,21 @@ func hash(seed maphash.Seed, key stint.Key) uint64 {
 	return maphash.String(seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15
 }
 
-// of returns the bucket, which may be new, or nil if it may have no lease: there
-// are too many buckets, or the limits of the request are not in force any more.
-// A bucket whose limit has changed is new.
-func (s *shard) of(t *Table, r *Bucket, elapsed int64) *bucket {
-	b := s.buckets[r.Key]
+// of returns the bucket of a request, which may be new, or nil if it may have no lease:
+// there are too many buckets, or the limits of the request, which are those of since,
+// are not in force any more. A bucket whose limit has changed is new.
+func (s *shard) of(t *Table, r *script.Request, since *script.Since, elapsed int64) *bucket {
+	b := s.buckets[r.Bucket]
 	if b != nil && b.Limit == r.Limit {
-		b.Since = r.Since
+		b.Since = since
 		return b
 	}
-	if r.Since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
+	if since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
 		return nil
 	}
-	tolerance := int64(r.Limit.Tolerance())
-	b = &bucket{lease: newLease(r.Limit.Burst, tolerance, t.MaxLease, elapsed), Bucket: *r}
-	s.buckets[r.Key] = b
+	b = &bucket{lease: newLease(r.Limit.Burst, int64(r.Limit.Tolerance()), t.MaxLease, elapsed),
+		Bucket: Bucket{r.Bucket, r.Limit, since}}
+	s.buckets[r.Bucket] = b
 	return b
 }
 
@@ -131,39 +131,44 @@ func (t *Table) denied(b *bucket, cost, elapsed int64) (o script.Answer, is bool
 	return o, is
 }
 
-// Check decides on a check if the lease has the tokens. Otherwise left is the
-// tokens that the lease has besides the server's bucket.
-func (t *Table) Check(r *Bucket, cost int64) (o script.Answer, left int64, done bool) {
+// Check decides on a check if the lease has the tokens. Otherwise the request needs only
+// those that the lease lacks.
+func (t *Table) Check(r *script.Request) (done bool) {
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Key)]
+	s := &t.shards[t.shardOf(r.Bucket)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.buckets[r.Key]
-	if b == nil || b.Limit != r.Limit || cost == 0 {
-		return o, 0, false
+	b := s.buckets[r.Bucket]
+	if b == nil || b.Limit != r.Limit || r.Cost == 0 {
+		return false
 	}
-	if left = b.left(elapsed); left < cost {
-		return o, left, false
+	if left := b.left(elapsed); left < r.Cost {
+		r.Need = max(0, r.Need-left*b.interval)
+		return false
 	}
-	o = b.outcome(elapsed)
-	o.TAT += cost * b.interval // as if they were spent
-	return o, left, true
+	r.Answer = b.outcome(elapsed)
+	r.TAT += r.Cost * b.interval // as if they were spent
+	return true
 }
 
-// Take takes as many tokens of a bucket's lease as it has, up to cost.
-func (t *Table) Take(r *Bucket, cost int64) (o script.Answer, taken int64) {
+// Take takes as many tokens as the lease has, up to the cost. If done is false, the
+// request needs the others.
+func (t *Table) Take(r *script.Request) (done bool) {
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Key)]
+	s := &t.shards[t.shardOf(r.Bucket)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.buckets[r.Key]
+	b := s.buckets[r.Bucket]
 	if b == nil || b.Limit != r.Limit {
-		return o, 0
+		return false
 	}
-	if taken = min(cost, b.left(elapsed)); taken > 0 {
-		b.take(elapsed, taken)
+	if r.Taken = min(r.Cost, b.left(elapsed)); r.Taken > 0 {
+		b.take(elapsed, r.Taken)
 	}
-	return b.outcome(elapsed), taken
+	r.Answer = b.outcome(elapsed)
+	r.Cost -= r.Taken
+	r.Need -= r.Taken * b.interval
+	return r.Taken > 0 && r.Cost == 0
 }
 
 // Busy reports whether a question is under way.

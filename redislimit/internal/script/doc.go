@@ -1,7 +1,7 @@
 /*
 Package script runs the scripts of redislimit on a Redis or Valkey server, or on a cluster. It
-decides how buckets are put into calls, which callers share a call, and what an error means. It
-knows keys, instants and durations, but no limits.
+decides how buckets are put into calls, which callers share a call, and what an error means. Limits
+are to it what their buckets take.
 
 Read the files in this order: errors, slot, client, rueidis, scripts, request, trip, mode, server,
 lanes, leasecall. No file uses a function of a later one.

@@ -6,6 +6,9 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/stint-go/stint"
 )
 
 // Op is an operation of the script.
@@ -24,23 +27,28 @@ const (
 	Charge Op = "d" // takes what the bucket has, up to Need, and admits nothing
 )
 
-// Modes of a Request, as in package stint.
-const (
-	CheckAndSpend uint8 = iota
-	CheckOnly
-	SpendOnly
-)
-
 // Request is one bucket's part in a call, and the answer to it. Times are in
 // nanoseconds, instants in Unix nanoseconds.
 type Request struct {
-	Key       string
-	Op        Op // "": that of the trip
-	Mode      uint8
-	Need      int64 // the time that the cost takes to come back
-	Tolerance int64 // τ
-	Fourth    int64 // argument of the operation, as script.lua says
+	Bucket   stint.Key
+	Limit    stint.Limit // that decides
+	Mode     stint.Mode
+	Cost     int64
+	Spent    time.Time // of a refund: the instant of the spend, if it is known
+	Interval int64     // T
+	Most     int64     // how far the bucket's TAT may be ahead
+
+	Key       string // of the bucket at the server
+	Op        Op     // "": that of the trip
+	Need      int64  // the time that the cost takes to come back
+	Tolerance int64  // τ
+	Fourth    int64  // argument of the operation, as script.lua says
+
 	Answer
+	Taken   int64       // tokens of a Part, from a lease and from the bucket
+	Here    bool        // this machine decided
+	Whole   stint.Limit // what Limit is a share of, if that decided
+	Charges int64       // that the server had answered before that
 }
 
 // Answer is what the server says of one bucket.
@@ -49,6 +57,38 @@ type Answer struct {
 	TAT  int64
 	Wait int64 // until the request could be carried out; of a Part what it took
 	Hold int64 // end of the hold, or 0
+}
+
+// Limited reports whether the limit has a bucket to ask about.
+func (r *Request) Limited() bool { return !r.Limit.IsUnlimited() && !r.Limit.IsBlocked() }
+
+// Decision returns what the answer means.
+func (r *Request) Decision(op Op) stint.Decision {
+	d := stint.Decision{Key: r.Bucket, Allowed: true}
+	if op != Refund {
+		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
+	}
+	switch {
+	case r.Limit.IsUnlimited():
+		d.Remaining = math.MaxInt64
+	case r.Limit.IsBlocked():
+		d.Limit = r.Limit
+		if op != Refund {
+			d.Allowed, d.RetryAfter, d.ResetAfter = false, math.MaxInt64, math.MaxInt64
+		}
+	default:
+		d.Limit = r.Limit
+		reset := max(0, r.TAT-r.Now)
+		d.ResetAfter = time.Duration(reset)
+		d.Remaining = max(0, r.Tolerance-reset) / r.Interval
+	}
+	switch {
+	case op == Part:
+		d.Taken = r.Taken
+	case d.Allowed && op == Spend && r.Mode != stint.CheckOnly:
+		d.Taken = r.Cost
+	}
+	return d
 }
 
 // recordLen is the length of what the script gets for each request.
@@ -64,7 +104,7 @@ func (r *Request) AppendRecord(b []byte, op Op, more bool) []byte {
 	if more {
 		follows = '+'
 	}
-	b = append(b, op[0], '0'+r.Mode, follows)
+	b = append(b, op[0], '0'+byte(r.Mode), follows)
 	for _, v := range [3]int64{r.Need, r.Tolerance, r.Fourth} {
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v/1e9)))
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v%1e9)))

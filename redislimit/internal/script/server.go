@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/stint-go/stint"
 )
 
 const (
@@ -303,7 +305,7 @@ func (s *Server) Probe(key string) error {
 func (s *Server) TryScripts(key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.Timeout)
 	defer cancel()
-	r := Request{Key: key, Mode: CheckOnly, Tolerance: 1}
+	r := Request{Key: key, Mode: stint.CheckOnly, Tolerance: 1}
 	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
 	_, _, err := s.Eval(ctx, Decisions, []string{key}, args, 0)
 	return err
