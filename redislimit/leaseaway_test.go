@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/redislimit/internal/lease"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -154,13 +153,12 @@ func TestLeasedRefused(t *testing.T) {
 
 	s.cli("ACL", "SETUSER", "default", "-del")
 	const interval = int64(time.Hour / 1000)
-	part := func(id string, args [12]int64) lease.Part {
-		return lease.Part{Bucket: lease.Bucket{Key: perID.Key(id), Since: &l.inForce.Load().since},
-			Call: script.LeaseRequest{Args: args}}
+	part := func(id string, args [12]int64) *script.LeaseRequest {
+		return &script.LeaseRequest{Bucket: perID.Key(id), Since: &l.inForce.Load().since, Args: args}
 	}
 	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
-	err = l.lease([]lease.Part{
+	err = l.lease([]*script.LeaseRequest{
 		part("b", [12]int64{interval, 1000 * interval, 0, interval, interval, interval}),
 		part("full", [12]int64{6: interval, interval, now}), // its key is deleted
 	})

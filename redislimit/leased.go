@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/stint-go/stint/redislimit/internal/lease"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
@@ -26,32 +25,27 @@ func (l *Limiter) oneLeased(n *limitsInForce, op script.Op, r *script.Request) (
 	return done, waited, err
 }
 
-// lease makes the calls of the lease script that the parts need. If one of several
+// lease makes the calls of the lease script that the requests need. If one of several
 // calls fails, it makes no further ones.
-func (l *Limiter) lease(parts []lease.Part) error {
-	for i := range parts {
-		parts[i].Call.Key = l.opts.keyOf(parts[i].Key)
+func (l *Limiter) lease(rs []*script.LeaseRequest) error {
+	for _, r := range rs {
+		r.Key = l.opts.keyOf(r.Bucket)
 	}
-	return l.server.Each(len(parts), func(i int) string { return parts[i].Call.Key },
-		func(call []int) error { return l.leaseOnce(parts, call) })
+	return script.Each(l.server, rs, func(r *script.LeaseRequest) string { return r.Key }, l.leaseOnce)
 }
 
-// leaseOnce makes the call with these of the parts.
-func (l *Limiter) leaseOnce(parts []lease.Part, call []int) error {
-	rs := make([]*script.LeaseRequest, len(call))
-	for i, at := range call {
-		rs[i] = &parts[at].Call
-	}
-	err := l.server.Lease(rs, parts[call[0]].Since, l.node.Of(parts[call[0]].Key))
-	if errors.Is(err, ErrCrossSlot) && len(call) > 1 { // the server is a cluster
-		for i := range call {
-			err = l.leaseOnce(parts, call[i:i+1])
+// leaseOnce makes one call.
+func (l *Limiter) leaseOnce(rs []*script.LeaseRequest) error {
+	err := l.server.Lease(rs, l.node.Of(rs[0].Bucket))
+	if errors.Is(err, ErrCrossSlot) && len(rs) > 1 { // the server is a cluster
+		for i := range rs {
+			err = l.leaseOnce(rs[i : i+1])
 		}
 		return err
 	}
-	for i, at := range call {
+	for _, r := range rs {
 		if err == nil {
-			l.sawBucket(parts[at].Key, &rs[i].Answer, l.opts.most(int64(parts[at].Limit.Tolerance())))
+			l.sawBucket(r.Bucket, &r.Answer, l.opts.most(int64(r.Limit.Tolerance())))
 		}
 	}
 	return err

@@ -41,11 +41,10 @@ func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*script.Request, begu
 
 // trips splits an operation. If Options.Atomic forbids that, all trips fail.
 func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*script.Request, begun time.Time) (trips []*script.Trip) {
-	for _, call := range l.server.Calls(len(rs), func(i int) string { return rs[i].Key }) {
-		t := &script.Trip{Op: op, Since: &n.since, Begun: begun}
-		for _, i := range call {
-			t.Requests = append(t.Requests, rs[i])
-			t.Synced = t.Synced || op != script.Check && l.durability(rs[i].Limit) == stint.Synced
+	for _, call := range script.Calls(l.server, rs, func(r *script.Request) string { return r.Key }) {
+		t := &script.Trip{Op: op, Requests: call, Since: &n.since, Begun: begun}
+		for _, r := range call {
+			t.Synced = t.Synced || op != script.Check && l.durability(r.Limit) == stint.Synced
 		}
 		trips = append(trips, t)
 	}

@@ -129,7 +129,7 @@ func (t *Table) SpendAll(rs []*script.Request, since *script.Since) bool {
 
 // renew asks for a grant in the background if the lease is low.
 func (t *Table) renew(s *shard, b *bucket, elapsed int64) {
-	if !b.busy && b.low(elapsed) && !t.Away(b.Key) {
+	if !b.busy && b.low(elapsed) && !t.Away(b.key) {
 		t.startAsking(s, b)
 	}
 }
@@ -148,19 +148,19 @@ func (t *Table) askFor(s *shard, b *bucket) {
 	defer s.mu.Unlock()
 	for again := true; again; again = len(b.waiting) > 0 {
 		q := b.ask(t.Elapsed())
-		parts := []Part{b.part(&q)}
+		r := b.request(&q)
 		s.mu.Unlock()
-		err := t.Lease(parts)
+		err := t.Lease([]*script.LeaseRequest{r})
 		s.mu.Lock()
-		for _, w := range t.answered(b, parts[0].Since, &q, &parts[0].Call.LeaseAnswer, err) {
+		for _, w := range t.answered(b, r.Since, &q, &r.LeaseAnswer, err) {
 			close(w.done)
 		}
 	}
 	b.busy = false
 }
 
-func (b *bucket) part(q *question) Part {
-	return Part{Bucket: b.Bucket, Call: script.LeaseRequest{Args: q.args(b.interval, b.tolerance)}}
+func (b *bucket) request(q *question) *script.LeaseRequest {
+	return &script.LeaseRequest{Bucket: b.key, Limit: b.limit, Since: b.since, Args: q.args(b.interval, b.tolerance)}
 }
 
 // answered applies the answer to the lease, and returns the callers that are
@@ -174,7 +174,7 @@ func (t *Table) answered(b *bucket, since *script.Since, q *question, a *script.
 			denied = denied || !w.served
 		}
 		if t.RepeatDenials > 0 && (denied || q.back != [2]grant{}) {
-			t.Seen.Put(b.Key, since, script.Answer{Now: a.Now, TAT: a.TAT, Hold: a.Hold}, q.sent, denied)
+			t.Seen.Put(b.key, since, a.Answer, q.sent, denied)
 		}
 		return decided
 	}
@@ -210,9 +210,9 @@ func (t *Table) endLeases() {
 }
 
 // ended removes the grants that have ended from the leases, or all grants if
-// all is true, and forgets idle buckets. It returns the parts that give their
+// all is true, and forgets idle buckets. It returns the requests that give their
 // tokens back.
-func (t *Table) ended(all bool) (parts []Part) {
+func (t *Table) ended(all bool) (rs []*script.LeaseRequest) {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
@@ -221,23 +221,26 @@ func (t *Table) ended(all bool) (parts []Part) {
 			if b.busy {
 				continue
 			}
-			if part, gives := b.partOfEnd(elapsed, all); gives {
-				parts = append(parts, part)
+			if r := b.endGrants(elapsed, all); r != nil {
+				rs = append(rs, r)
 			}
 			if b.left(elapsed) == 0 && elapsed-b.asked > b.life {
-				delete(s.buckets, b.Key)
+				delete(s.buckets, b.key)
 			}
 		}
 		s.mu.Unlock()
 	}
-	return parts
+	return rs
 }
 
-// partOfEnd ends grants, as lease.end does. The part gives their tokens back, if
-// time has not brought all of them back.
-func (b *bucket) partOfEnd(elapsed int64, all bool) (part Part, gives bool) {
+// endGrants ends grants, as lease.end does. It returns the request that gives their
+// tokens back, or nil if time has brought all of them back.
+func (b *bucket) endGrants(elapsed int64, all bool) *script.LeaseRequest {
 	q := question{back: b.end(elapsed, all)}
-	return b.part(&q), b.useful(&q.back[0], elapsed) || b.useful(&q.back[1], elapsed)
+	if !b.useful(&q.back[0], elapsed) && !b.useful(&q.back[1], elapsed) {
+		return nil
+	}
+	return b.request(&q)
 }
 
 // Drop forgets the lease of a bucket that a Reset makes full, or that a Hold
@@ -250,11 +253,11 @@ func (t *Table) Drop(key stint.Key, back bool) {
 		s.mu.Unlock()
 		return
 	}
-	part, gives := b.partOfEnd(t.Elapsed(), true)
-	delete(s.buckets, b.Key)
+	r := b.endGrants(t.Elapsed(), true)
+	delete(s.buckets, b.key)
 	s.mu.Unlock()
-	if back && gives {
-		t.Begin(func() { t.giveBack([]Part{part}) })
+	if back && r != nil {
+		t.Begin(func() { t.giveBack([]*script.LeaseRequest{r}) })
 	}
 }
 
@@ -267,8 +270,8 @@ func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Li
 		s := &t.shards[i]
 		s.mu.Lock()
 		for key, b := range s.buckets {
-			if limit, err := limitOf(key); err != nil || limit != b.Limit {
-				delete(s.buckets, b.Key)
+			if limit, err := limitOf(key); err != nil || limit != b.limit {
+				delete(s.buckets, b.key)
 			}
 		}
 		s.mu.Unlock()
@@ -279,12 +282,12 @@ func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Li
 // it has ended all leases if all is true. If that fails, they stay spent.
 func (t *Table) GiveBack(all bool) { t.giveBack(t.ended(all)) }
 
-func (t *Table) giveBack(parts []Part) {
-	if len(parts) == 0 {
+func (t *Table) giveBack(rs []*script.LeaseRequest) {
+	if len(rs) == 0 {
 		return
 	}
-	t.Lease(parts)
-	for i := range parts {
-		t.Seen.Forget(parts[i].Key)
+	t.Lease(rs)
+	for _, r := range rs {
+		t.Seen.Forget(r.Bucket)
 	}
 }

@@ -34,15 +34,10 @@ const maxBuckets = 1024
 // bucket is a bucket with a lease.
 type bucket struct {
 	lease
-	Bucket
-	busy bool // a question is under way
-}
-
-// Bucket is a bucket, with the limit that its lease is for.
-type Bucket struct {
-	Key   stint.Key
-	Limit stint.Limit
-	Since *script.Since // of the limits that it was last asked for with
+	key   stint.Key
+	limit stint.Limit
+	since *script.Since // of the limits that it was last asked for with
+	busy  bool          // a question is under way
 }
 
 // Config are the settings of a Table, and the functions that it calls.
@@ -54,16 +49,10 @@ type Config struct {
 	Seen          *Seen
 	Closing       chan struct{} // closed when no lease may be given back in the background any more
 
-	Elapsed func() int64         // the time by the clock that measures the age of leases
-	Away    func(stint.Key) bool // the server that has a bucket is away
-	Lease   func([]Part) error   // makes the calls that the parts need
-	Begin   func(f func()) bool  // starts a goroutine, unless no more may start
-}
-
-// Part is one bucket's part in a call of the lease script.
-type Part struct {
-	Bucket
-	Call script.LeaseRequest
+	Elapsed func() int64                       // the time by the clock that measures the age of leases
+	Away    func(stint.Key) bool               // the server that has a bucket is away
+	Lease   func([]*script.LeaseRequest) error // makes the calls that the requests need
+	Begin   func(f func()) bool                // starts a goroutine, unless no more may start
 }
 
 // NewTable returns a Table without leases.
@@ -87,15 +76,15 @@ func hash(seed maphash.Seed, key stint.Key) uint64 {
 // are not in force any more. A bucket whose limit has changed is new.
 func (s *shard) of(t *Table, r *script.Request, since *script.Since, elapsed int64) *bucket {
 	b := s.buckets[r.Bucket]
-	if b != nil && b.Limit == r.Limit {
-		b.Since = since
+	if b != nil && b.limit == r.Limit {
+		b.since = since
 		return b
 	}
 	if since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
 		return nil
 	}
 	b = &bucket{lease: newLease(r.Limit.Burst, int64(r.Limit.Tolerance()), t.MaxLease, elapsed),
-		Bucket: Bucket{r.Bucket, r.Limit, since}}
+		key: r.Bucket, limit: r.Limit, since: since}
 	s.buckets[r.Bucket] = b
 	return b
 }
@@ -106,7 +95,7 @@ func (s *shard) makeRoom() bool {
 	looks := 8
 	for _, b := range s.buckets {
 		if !b.busy && b.grants[0].left == 0 && b.grants[1].left == 0 {
-			delete(s.buckets, b.Key)
+			delete(s.buckets, b.key)
 			return true
 		}
 		if looks--; looks == 0 {
@@ -126,7 +115,7 @@ func (b *bucket) outcome(elapsed int64) script.Answer {
 // the lease.
 func (t *Table) denied(b *bucket, cost, elapsed int64) (o script.Answer, is bool) {
 	left := b.left(elapsed)
-	o, is = t.Seen.Denies(b.Key, b.tolerance-(cost-left)*b.interval, elapsed, t.RepeatDenials, t.Timeout)
+	o, is = t.Seen.Denies(b.key, b.tolerance-(cost-left)*b.interval, elapsed, t.RepeatDenials, t.Timeout)
 	o.TAT = max(0, o.TAT-left*b.interval)
 	return o, is
 }
@@ -139,7 +128,7 @@ func (t *Table) Check(r *script.Request) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.buckets[r.Bucket]
-	if b == nil || b.Limit != r.Limit || r.Cost == 0 {
+	if b == nil || b.limit != r.Limit || r.Cost == 0 {
 		return false
 	}
 	if left := b.left(elapsed); left < r.Cost {
@@ -159,7 +148,7 @@ func (t *Table) Take(r *script.Request) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.buckets[r.Bucket]
-	if b == nil || b.Limit != r.Limit {
+	if b == nil || b.limit != r.Limit {
 		return false
 	}
 	if r.Taken = min(r.Cost, b.left(elapsed)); r.Taken > 0 {

@@ -265,7 +265,9 @@ func (s *Server) call(batch []*Trip) (again bool) {
 	if len(batch) > 1 && (refused(err) || errors.Is(err, ErrCrossSlot)) {
 		return true
 	}
-	finish(batch, err)
+	if err != nil {
+		finish(batch, err)
+	}
 	for _, t := range batch {
 		err = cmp.Or(err, t.Err)
 	}
@@ -274,11 +276,8 @@ func (s *Server) call(batch []*Trip) (again bool) {
 	return false
 }
 
-// finish gives all trips the error. If it is nil, each has its own answer.
+// finish gives all trips the error.
 func finish(batch []*Trip, err error) {
-	if err == nil {
-		return
-	}
 	for _, t := range batch {
 		t.Err = err
 	}

@@ -8,11 +8,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/stint-go/stint"
 )
 
 // LeaseRequest is one bucket's part in a call of the lease script.
 type LeaseRequest struct {
-	Key  string
+	Bucket stint.Key
+	Limit  stint.Limit
+	Since  *Since // of the limits that the bucket was last asked for with
+
+	Key  string    // of the bucket at the server
 	Args [12]int64 // as lease.lua says
 	LeaseAnswer
 }
@@ -23,22 +29,22 @@ type LeaseAnswer struct {
 	Granted int64 // nanoseconds
 }
 
-// Lease runs the lease script. After ErrAway or ErrNothingRan the script wrote
-// nothing.
-func (s *Server) Lease(rs []*LeaseRequest, since *Since, gate Gate) error {
+// Lease runs the lease script, with the limits that the first request has. After ErrAway
+// or ErrNothingRan the script wrote nothing.
+func (s *Server) Lease(rs []*LeaseRequest, gate Gate) error {
 	if gate.Away() {
 		return notYet()
 	}
-	err := s.tryLease(rs, since)
+	err := s.tryLease(rs)
 	s.Note(err)
 	gate.Ended(err)
 	return err
 }
 
-func (s *Server) tryLease(rs []*LeaseRequest, since *Since) error {
+func (s *Server) tryLease(rs []*LeaseRequest) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	generation, err := s.Load(ctx, since)
+	generation, err := s.Load(ctx, rs[0].Since)
 	if err != nil {
 		return err
 	}

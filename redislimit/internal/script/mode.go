@@ -110,19 +110,18 @@ func primaries(reply any) *[16384]string {
 	return ids
 }
 
-// Calls is the one place that decides how n keys are put into calls. It returns the
-// indices of each call's keys: MaxTogether at most, and keys of one slot only,
-// unless the server is a single one.
-func (s *Server) Calls(n int, key func(i int) string) (all [][]int) {
-	if n == 1 {
-		return [][]int{{0}}
+// Calls is the one place that decides how items with keys are put into calls: MaxTogether
+// in each at most, and only keys of one slot, unless the server is a single one.
+func Calls[T any](s *Server, items []T, key func(T) string) (all [][]T) {
+	if len(items) == 1 {
+		return [][]T{items}
 	}
 	open := make(map[uint16]int) // slot → its last call
 	spreads := s.Spreads()
-	for i := range n {
+	for _, item := range items {
 		slot := uint16(0)
 		if spreads {
-			slot = Slot(key(i))
+			slot = Slot(key(item))
 		}
 		at, ok := open[slot]
 		if !ok || len(all[at]) == MaxTogether {
@@ -130,19 +129,18 @@ func (s *Server) Calls(n int, key func(i int) string) (all [][]int) {
 			open[slot] = at
 			all = append(all, nil)
 		}
-		all[at] = append(all[at], i)
+		all[at] = append(all[at], item)
 	}
 	return all
 }
 
-// Each makes the calls that n keys take, at most 16 at the same time, and returns the
-// first error. call gets the indices of its keys. After an error Each makes no
-// further calls.
-func (s *Server) Each(n int, key func(i int) string, call func(at []int) error) (err error) {
+// Each makes the calls that items with keys take, at most 16 at the same time, and
+// returns the first error. After an error it makes no further calls.
+func Each[T any](s *Server, items []T, key func(T) string, call func([]T) error) (err error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, 16)
-	for _, at := range s.Calls(n, key) {
+	for _, batch := range Calls(s, items, key) {
 		slots <- struct{}{}
 		mu.Lock()
 		stop := err != nil
@@ -152,7 +150,7 @@ func (s *Server) Each(n int, key func(i int) string, call func(at []int) error) 
 		}
 		group.Go(func() {
 			defer func() { <-slots }()
-			failed := call(at)
+			failed := call(batch)
 			mu.Lock()
 			defer mu.Unlock()
 			err = cmp.Or(err, failed)

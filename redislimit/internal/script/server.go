@@ -212,16 +212,14 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 // Charge makes no further ones.
 func (s *Server) Charge(trips []*Trip, patience time.Duration) {
 	finish(trips, ErrAway) // unless a call is made
-	s.Each(len(trips), func(i int) string { return trips[i].Requests[0].Key }, func(call []int) error {
-		var batch []*Trip
-		for _, at := range call {
-			trips[at].Err = nil
-			batch = append(batch, trips[at])
-		}
+	Each(s, trips, func(t *Trip) string { return t.Requests[0].Key }, func(batch []*Trip) error {
+		finish(batch, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		err := s.Call(ctx, batch)
-		finish(batch, err)
+		if err != nil {
+			finish(batch, err)
+		}
 		return err
 	})
 }
