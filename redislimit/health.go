@@ -54,9 +54,8 @@ func (l *Limiter) lookout() {
 // the right time. The first look also tries whether it runs the scripts. Each
 // question has its own Timeout.
 func (l *Limiter) look(first bool) error {
-	ctx, cancel := l.context()
-	nodes, err := l.server.Info(ctx)
-	if cancel(); err != nil {
+	nodes, err := l.server.Info()
+	if err != nil {
 		l.note(err)
 		return err
 	}
@@ -75,9 +74,7 @@ func (l *Limiter) look(first bool) error {
 		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
 	}
 	setFailure(&l.evicts, wrong, l.Now())
-	ctx, cancel = l.context()
-	ahead, err := l.server.ClockAhead(ctx)
-	if cancel(); err == nil {
+	if ahead, err := l.server.ClockAhead(); err == nil {
 		wrong = nil
 		if ahead.Abs() > maxClockError {
 			word := "ahead of"

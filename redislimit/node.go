@@ -99,9 +99,7 @@ func (s awayServer) severally(ask func() error) (err error) {
 // Shards implements away.Server.
 func (s awayServer) Shards() (ids *[16384]string, err error) {
 	err = s.severally(func() error {
-		ctx, cancel := s.l.context()
-		defer cancel()
-		ids, err = s.Server.Shards(ctx)
+		ids, err = s.Server.Shards()
 		return err
 	})
 	return ids, err

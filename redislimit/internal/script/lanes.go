@@ -69,9 +69,6 @@ func (s *Server) Run(t *Trip) {
 		return
 	}
 	now := time.Now()
-	if t.Begun.IsZero() {
-		t.Begun = now
-	}
 	if s.late(t) {
 		return
 	}

@@ -31,37 +31,25 @@ type LeaseAnswer struct {
 
 // Lease runs the lease script, with the limits that the first request has. After ErrAway
 // or ErrNothingRan the script wrote nothing.
-func (s *Server) Lease(rs []*LeaseRequest, gate Gate) error {
+func (s *Server) Lease(rs []*LeaseRequest, gate Gate) (err error) {
 	if gate.Away() {
 		return notYet()
 	}
-	err := s.tryLease(rs)
-	s.Note(err)
-	gate.Ended(err)
-	return err
-}
-
-func (s *Server) tryLease(rs []*LeaseRequest) error {
+	defer func() {
+		s.Note(err)
+		gate.Ended(err)
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	generation, err := s.Load(ctx, rs[0].Since)
-	if err != nil {
-		return err
-	}
-	args := append(make([]string, 0, 2+12*len(rs)), "", generation)
-	if s.Now != nil {
-		args[0] = strconv.FormatInt(Instant(s.Now()), 10)
-	}
-	var keys []string
+	keys, args := make([]string, 0, len(rs)), make([]string, 2, 2+12*len(rs))
 	for _, r := range rs {
 		keys = append(keys, r.Key)
 		for _, v := range r.Args {
 			args = append(args, strconv.FormatInt(v, 10))
 		}
 	}
-	s.Trips.Add(1)
 	sent := time.Now()
-	reply, _, err := s.Eval(ctx, Leasing, keys, args, 0)
+	reply, _, err := s.run(ctx, Leasing, rs[0].Since, keys, args, 0)
 	if err != nil {
 		replied, _ := errors.AsType[ServerError](err)
 		if word, ours := strings.CutPrefix(string(replied), "STINT KEY "); ours {

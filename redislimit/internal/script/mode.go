@@ -2,7 +2,6 @@ package script
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -31,8 +30,8 @@ func (s *Server) SetCluster(is bool) {
 
 // Info returns the settings of all nodes that answer, and learns from them
 // whether the server is a cluster.
-func (s *Server) Info(ctx context.Context) (nodes []map[string]string, err error) {
-	replies, err := s.client.each(ctx, "INFO")
+func (s *Server) Info() (nodes []map[string]string, err error) {
+	replies, err := s.each("INFO")
 	if err != nil {
 		return nil, Explain(err)
 	}
@@ -68,8 +67,8 @@ func infoFields(info string) map[string]string {
 }
 
 // Shards returns the id of each slot's primary. A slot without one has "".
-func (s *Server) Shards(ctx context.Context) (*[16384]string, error) {
-	replies, err := s.client.each(ctx, "CLUSTER", "SLOTS")
+func (s *Server) Shards() (*[16384]string, error) {
+	replies, err := s.each("CLUSTER", "SLOTS")
 	for _, reply := range replies {
 		if ids := primaries(reply); ids != nil {
 			return ids, nil

@@ -154,15 +154,22 @@ func timeOf(reply any) (micros int64, ok bool) {
 	return seconds*1e6 + rest, err1 == nil && err2 == nil
 }
 
+// each runs a command at every node.
+func (s *Server) each(args ...string) ([]any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	defer cancel()
+	return s.client.each(ctx, args...)
+}
+
 // ClockAhead returns the time of the node whose clock differs most from this
 // machine's, less this machine's. Until the first call it is also how Time
 // knows the server's time.
-func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error) {
+func (s *Server) ClockAhead() (ahead time.Duration, err error) {
 	if s.Now != nil {
 		return 0, nil
 	}
 	sent := time.Now()
-	replies, err := s.client.each(ctx, "TIME")
+	replies, err := s.each("TIME")
 	for _, reply := range replies {
 		if micros, ok := timeOf(reply); ok {
 			least, most := bounds(1000*micros, sent)
@@ -178,18 +185,13 @@ func (s *Server) ClockAhead(ctx context.Context) (ahead time.Duration, err error
 // Call asks the server about all trips of the batch. It makes one call, although
 // a Gate may be away. After an error their answers mean nothing.
 func (s *Server) Call(ctx context.Context, batch []*Trip) error {
-	generation, err := s.Load(ctx, batch[0].Since)
-	if err != nil {
-		return err
-	}
-	keys, args := s.arguments(batch, generation)
+	keys, args := arguments(batch)
 	replicas := 0
 	if batch[0].Synced {
 		replicas = s.Replicas
 	}
-	s.Trips.Add(1)
 	sent := time.Now()
-	reply, acknowledged, err := s.Eval(ctx, Decisions, keys, args, replicas)
+	reply, acknowledged, err := s.run(ctx, Decisions, batch[0].Since, keys, args, replicas)
 	if err != nil {
 		return err
 	}
@@ -224,17 +226,14 @@ func (s *Server) Charge(trips []*Trip, patience time.Duration) {
 	})
 }
 
-// arguments returns the keys and arguments of the script.
-func (s *Server) arguments(batch []*Trip, generation string) (keys, args []string) {
+// arguments returns the keys and arguments of the script. The first two are those that
+// run sets.
+func arguments(batch []*Trip) (keys, args []string) {
 	n := 0
 	for _, t := range batch {
 		n += len(t.Requests)
 	}
 	keys, args = make([]string, 0, n), make([]string, 2, 2+n)
-	if s.Now != nil {
-		args[0] = strconv.FormatInt(Instant(s.Now()), 10)
-	}
-	args[1] = generation
 	all := make([]byte, 0, n*recordLen)
 	for _, t := range batch {
 		for i, r := range t.Requests {
@@ -246,6 +245,20 @@ func (s *Server) arguments(batch []*Trip, generation string) (keys, args []strin
 		args = append(args, text[:recordLen])
 	}
 	return keys, args
+}
+
+// run counts a trip, and runs a script with the time and the generation of the limits as
+// its first two arguments.
+func (s *Server) run(ctx context.Context, script Script, since *Since, keys, args []string, replicas int) (reply any,
+	acknowledged int, err error) {
+	if args[1], err = s.Load(ctx, since); err != nil {
+		return nil, 0, err
+	}
+	if s.Now != nil {
+		args[0] = strconv.FormatInt(Instant(s.Now()), 10)
+	}
+	s.Trips.Add(1)
+	return s.Eval(ctx, script, keys, args, replicas)
 }
 
 // Eval runs a script, and waits for replicas if there must be any. If the server does

@@ -61,7 +61,7 @@ func TestClockAhead(t *testing.T) {
 		for _, stop := range [][2]time.Duration{{0, 0}, {time.Minute, 0}, {0, time.Minute}} {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewServer(stoppingClient{nil, ahead, stop[0], stop[1]}, Config{})
-				got, err := s.ClockAhead(t.Context())
+				got, err := s.ClockAhead()
 				require.NoError(t, err)
 				require.LessOrEqual(t, got, ahead)
 				require.GreaterOrEqual(t, got, min(ahead, max(0, ahead-time.Minute)))

@@ -13,7 +13,7 @@ type Trip struct {
 	Synced   bool       // wait for replicas
 	Since    *Since     // when the settings of these requests were loaded
 	Gate     Gate
-	Begun    time.Time // when its caller's call began; zero: when it is run
+	Begun    time.Time // when its caller's call began
 
 	Allowed bool
 	Err     error // after an error other than ErrReplicas the answers mean nothing
