@@ -27,8 +27,7 @@ func (n *Node) spentAt(spent time.Time) time.Time {
 }
 
 // SawTAT raises the seen bucket to a TAT of the server, which is ahead by most at
-// most. If this machine has a debt on it, SawTAT also raises the own bucket, so
-// that the debt stays the same.
+// most.
 func (n *Node) SawTAT(key stint.Key, tat, most int64) {
 	tat += n.ahead()
 	seen := n.wide(key, most)
@@ -42,15 +41,24 @@ func (n *Node) SawTAT(key stint.Key, tat, most int64) {
 	n.mu.RUnlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.keepDebt(key, func() { n.Local.Raise(seen, time.Unix(0, tat)) })
+}
+
+// keepDebt lets change move a seen bucket, and moves the own bucket so that the debt
+// stays the same. The caller holds mu.
+func (n *Node) keepDebt(key stint.Key, change func()) {
 	d, err := n.debt(key)
-	full, err2 := n.Local.Raise(seen, time.Unix(0, tat))
-	if owes := d.at(n.now()); err == nil && err2 == nil && owes > 0 {
-		n.setDebt(OwnKey(key), d.own, script.Instant(full), owes)
+	change()
+	now := n.now()
+	if err != nil || d.own <= now {
+		return
+	}
+	if seen, err := n.TAT(key); err == nil {
+		n.setDebt(OwnKey(key), d.own, seen, d.at(now))
 	}
 }
 
-// SawRefund gives tokens back to a seen bucket. It also lowers the own bucket, so
-// that the debt stays the same.
+// SawRefund gives tokens back to a seen bucket.
 func (n *Node) SawRefund(req stint.Request) {
 	req.Limit.Durability = n.wide(req.Key, 1).Limit.Durability
 	if !req.Spent.IsZero() {
@@ -58,15 +66,7 @@ func (n *Node) SawRefund(req stint.Request) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	d, err := n.debt(req.Key)
-	n.Local.Refund(req)
-	now := n.now()
-	if err != nil || d.own <= now {
-		return
-	}
-	if seen, err := n.TAT(req.Key); err == nil {
-		n.setDebt(OwnKey(req.Key), d.own, seen, d.at(now))
-	}
+	n.keepDebt(req.Key, func() { n.Local.Refund(req) })
 }
 
 // SawReset makes the buckets of a key full.
