@@ -32,7 +32,7 @@ func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Check, stint.Request{Key: key, Cost: cost})
 }
 
-// one decides on one bucket. A denial that was seen lately answers without a trip.
+// one decides on one bucket: a Spend, a Check or a Part. A denial that was seen lately answers without a trip.
 // A Part takes what a lease has, and makes a trip for the rest.
 func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if l.closed.Load() {
@@ -65,27 +65,20 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		}
 	}
 	sent := l.elapsed()
-	switch op {
-	case script.Refund:
-		l.seen.Forget(r.Bucket)
-	case script.Spend, script.Check:
+	if op != script.Part {
 		if o, denied := l.seen.Denies(r.Bucket, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
 			r.Answer = o
 			return r.Decision(op), nil
 		}
 	}
-	err = l.ask(n, op, []*script.Request{&r.Request}, begun)
-	if op == script.Refund {
-		l.seen.Forget(r.Bucket) // a denial that was under way
-	}
-	if err != nil {
+	if err = l.ask(n, op, []*script.Request{&r.Request}, begun); err != nil {
 		if part.Taken > 0 {
 			return part, nil
 		}
 		return stint.Decision{}, l.ended(unsure(lost, err))
 	}
 	d := r.Decision(op)
-	if op != script.Refund && l.opts.RepeatDenials > 0 && !r.Here {
+	if l.opts.RepeatDenials > 0 && !r.Here {
 		l.seen.Put(r.Bucket, &n.since, r.Answer, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
@@ -114,7 +107,7 @@ func (l *Limiter) ended(err error) error {
 // the background. Until then other calls may be denied, but never too many are
 // allowed. If it cannot be returned, it stays spent.
 func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
-	return l.all(script.Spend, reqs, nil)
+	return l.Do(context.Background(), reqs, nil)
 }
 
 // Do is SpendAll that also puts the decision on reqs[i] into ds[i]. A nil ds asks
@@ -123,26 +116,12 @@ func (l *Limiter) SpendAll(reqs ...stint.Request) (stint.Decision, error) {
 // one. Every call ends within Options.Timeout, so the context has no part in it: a
 // client that disconnects early spends all the same.
 func (l *Limiter) Do(_ context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
-	if ds != nil {
-		if len(ds) < len(reqs) {
-			return stint.Decision{}, fmt.Errorf("redislimit: Do: %d requests, and room for %d decisions", len(reqs),
-				len(ds))
-		}
-		ds = ds[:len(reqs)]
+	if ds != nil && len(ds) < len(reqs) {
+		return stint.Decision{}, fmt.Errorf("redislimit: Do: %d requests, and room for %d decisions", len(reqs), len(ds))
 	}
-	return l.all(script.Spend, reqs, ds)
-}
-
-// Refund gives the tokens of requests back to their buckets, and returns the
-// strictest decision on what these then hold, as stint.Limiter.Refund does. Each
-// request needs Spent.
-func (l *Limiter) Refund(reqs ...stint.Request) (stint.Decision, error) {
-	return l.all(script.Refund, reqs, nil)
-}
-
-func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if len(reqs) == 1 && (reqs[0].Mode == stint.CheckAndSpend || reqs[0].Mode == stint.UpTo) {
-		if reqs[0].Mode == stint.UpTo && op == script.Spend {
+		op := script.Spend
+		if reqs[0].Mode == stint.UpTo {
 			op = script.Part
 		}
 		d, err := l.one(op, reqs[0])
@@ -154,31 +133,52 @@ func (l *Limiter) all(op script.Op, reqs []stint.Request, ds []stint.Decision) (
 	if ds == nil {
 		ds = make([]stint.Decision, len(reqs))
 	}
-	d, err := l.together(op, reqs, ds)
+	ds = ds[:len(reqs)]
+	d, err := l.together(script.Spend, reqs, ds)
 	if err != nil {
 		clear(ds)
 	}
 	return d, err
 }
 
+// Refund gives the tokens of requests back to their buckets, and returns the
+// strictest decision on what these then hold, as stint.Limiter.Refund does. Each
+// request needs Spent.
+func (l *Limiter) Refund(reqs ...stint.Request) (stint.Decision, error) {
+	return l.together(script.Refund, reqs, make([]stint.Decision, len(reqs)))
+}
+
+// together spends for all requests or for none, or refunds them, and fills in ds.
 func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
 	}
 	n := l.inForce.Load()
-	rs, err := l.requests(n, op, reqs)
-	if err != nil {
-		return stint.Decision{}, err
-	}
+	rs := make([]request, len(reqs))
+	keys := make(map[stint.Key]bool, len(reqs))
 	var asks []*script.Request
 	leased := op == script.Spend
-	for i := range rs {
-		r := &rs[i]
+	for i := range reqs {
+		r, err := l.request(n, &reqs[i], op)
+		if err != nil {
+			return stint.Decision{}, err
+		}
+		if reqs[i].Mode == stint.UpTo && op == script.Spend {
+			return stint.Decision{}, fmt.Errorf("redislimit: %s: a request with UpTo must be alone", n.labeled(r.Bucket))
+		}
+		if keys[r.Bucket] {
+			return stint.Decision{}, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.Bucket))
+		}
+		keys[r.Bucket] = true
+		if op == script.Refund && r.Mode == stint.CheckOnly {
+			r.Need = 0
+		}
+		rs[i] = r
 		if !r.asks {
 			ds[i] = r.Decision(op)
 			continue
 		}
-		asks = append(asks, &r.Request)
+		asks = append(asks, &rs[i].Request)
 		leased = leased && r.leased && r.Cost > 0
 	}
 	if op == script.Refund {
@@ -205,30 +205,6 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 		}
 	}
 	return d, nil
-}
-
-// requests checks several requests.
-func (l *Limiter) requests(n *limitsInForce, op script.Op, reqs []stint.Request) ([]request, error) {
-	rs := make([]request, len(reqs))
-	keys := make(map[stint.Key]bool, len(reqs))
-	for i := range reqs {
-		r, err := l.request(n, &reqs[i], op)
-		if err != nil {
-			return nil, err
-		}
-		if reqs[i].Mode == stint.UpTo && op == script.Spend {
-			return nil, fmt.Errorf("redislimit: %s: a request with UpTo must be alone", n.labeled(r.Bucket))
-		}
-		if keys[r.Bucket] {
-			return nil, fmt.Errorf("%w: %s", stint.ErrDuplicateKey, n.labeled(r.Bucket))
-		}
-		keys[r.Bucket] = true
-		if op == script.Refund && r.Mode == stint.CheckOnly {
-			r.Need = 0
-		}
-		rs[i] = r
-	}
-	return rs, nil
 }
 
 // strictest returns the strictest decision, without SpendOnly requests, and without
