@@ -85,7 +85,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l := &Limiter{client: client, opts: c, seen: lease.NewSeen(), start: time.Now(), closing: make(chan struct{}),
 		evicted: make(map[string]int64)}
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
-		Note: l.note})
+		Note: l.note, Closed: l.closed.Load})
 	l.leases = lease.NewTable(lease.Config{
 		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Seen: l.seen, Label: l.labeled,
 		Closing: l.closing, Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,

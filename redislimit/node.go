@@ -13,7 +13,7 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		nodes = 0
 	}
 	return away.Open(away.Config{
-		Server: awayServer{l.server, l}, Nodes: nodes, Shares: l.hasShare,
+		Server: l.server, Learn: l.learn, Nodes: nodes, Shares: l.hasShare,
 		Decides: o.mayHave(AwayShare) || o.mayHave(AwayOpen), Level: o.Durability,
 		Local: o.Local, Options: o.LocalOptions, Timeout: o.Timeout, Now: o.Now, Elapsed: l.elapsed,
 		Prefix: o.Prefix, Name: o.keyOf, Label: l.labeled,
@@ -22,6 +22,14 @@ func (l *Limiter) openNode() (*away.Node, error) {
 		Begin:  l.begin, Closing: l.closing, Note: l.note,
 		Tell: l.tell,
 	}, l.Limits().Names())
+}
+
+// learn asks what the server is, unless it is known to be a single one.
+func (l *Limiter) learn() error {
+	if !l.server.Spreads() {
+		return nil
+	}
+	return l.look(false)
 }
 
 func (l *Limiter) hasShare(name stint.Name) bool {
@@ -65,42 +73,4 @@ func (l *Limiter) sawBucket(key stint.Key, a *script.Answer, most int64) {
 		l.node.SawTAT(key, a.TAT, most)
 	}
 	l.node.SawHold(key, a.Hold)
-}
-
-// awayServer is the server, as the node sees it.
-type awayServer struct {
-	*script.Server
-	l *Limiter
-}
-
-// Learn implements away.Server.
-func (s awayServer) Learn() error {
-	if !s.Spreads() {
-		return nil
-	}
-	return s.severally(func() error { return s.l.look(false) })
-}
-
-// severally asks any node of a cluster, and again if it does not answer, because
-// the next one may be another.
-func (s awayServer) severally(ask func() error) (err error) {
-	tries := 3
-	if _, all := s.l.client.(ClusterClient); all {
-		tries = 1 // it asks all nodes
-	}
-	for range tries {
-		if err = ask(); !script.IsAway(err) || s.l.closed.Load() {
-			break
-		}
-	}
-	return err
-}
-
-// Shards implements away.Server.
-func (s awayServer) Shards() (ids *[16384]string, err error) {
-	err = s.severally(func() error {
-		ids, err = s.Server.Shards()
-		return err
-	})
-	return ids, err
 }

@@ -17,6 +17,7 @@ import (
 // Config are the settings of a Node.
 type Config struct {
 	Server  Server
+	Learn   func() error                  // asks what the server is
 	Nodes   int                           // number of machines; 0 if no limit has a share
 	Shares  func(name stint.Name) bool    // the limit has a share while the server is away
 	Decides bool                          // some limits are decided without the server
@@ -41,9 +42,6 @@ type Config struct {
 type Server interface {
 	// Time returns the server's time, as far as this machine knows it.
 	Time() time.Time
-
-	// Learn asks what the server is.
-	Learn() error
 
 	// IsCluster reports whether it is known to be a cluster.
 	IsCluster() bool

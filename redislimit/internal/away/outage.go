@@ -177,7 +177,7 @@ func (o *Outage) back() error {
 func (o *Outage) answers() (shards bool, err error) {
 	n := o.node
 	if o == &n.whole && n.shards.Load() == nil {
-		if err := n.Server.Learn(); script.IsAway(err) {
+		if err := n.Learn(); script.IsAway(err) {
 			return false, err
 		}
 		if n.LoadShards() {

@@ -36,7 +36,6 @@ func (s *fakeServer) Time() time.Time {
 	return s.now
 }
 
-func (s *fakeServer) Learn() error                    { return nil }
 func (s *fakeServer) IsCluster() bool                 { return false }
 func (s *fakeServer) Shards() (*[16384]string, error) { return nil, script.ErrAway }
 func (s *fakeServer) Probe(string) error              { return nil }
@@ -63,7 +62,7 @@ func newNode(t *testing.T) (*Node, *fakeServer) {
 // open returns a Node whose server is away.
 func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.Name) *Node {
 	t.Helper()
-	n, err := Open(Config{Server: s, Nodes: nodes, Shares: func(stint.Name) bool { return true }, Decides: true,
+	n, err := Open(Config{Server: s, Learn: func() error { return nil }, Nodes: nodes, Shares: func(stint.Name) bool { return true }, Decides: true,
 		Level: stint.Flushed, Local: file, Timeout: time.Minute, Now: s.Time, Prefix: "test",
 		Elapsed: func() int64 { return s.Time().UnixNano() },
 		Name:    stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },

@@ -33,7 +33,7 @@ func (s *Server) SetCluster(is bool) {
 func (s *Server) Info() (nodes []map[string]string, err error) {
 	replies, err := s.each("INFO")
 	if err != nil {
-		return nil, Explain(err)
+		return nil, err
 	}
 	mode := unknown
 	for _, reply := range replies {
@@ -74,10 +74,7 @@ func (s *Server) Shards() (*[16384]string, error) {
 			return ids, nil
 		}
 	}
-	if err == nil {
-		return nil, errors.New("redislimit: no node has slots of the cluster")
-	}
-	return nil, Explain(err)
+	return nil, cmp.Or(err, errors.New("redislimit: no node has slots of the cluster"))
 }
 
 // primaries reads a reply to CLUSTER SLOTS. It returns nil if it is none.

@@ -41,6 +41,7 @@ type Config struct {
 	Plain    bool             // values without generations
 	Now      func() time.Time // nil: the server's time
 	Note     func(error)      // learns how each call ended
+	Closed   func() bool      // no more is to be asked
 }
 
 // Server makes calls of the scripts at a server or a cluster. Its methods may be
@@ -154,11 +155,25 @@ func timeOf(reply any) (micros int64, ok bool) {
 	return seconds*1e6 + rest, err1 == nil && err2 == nil
 }
 
-// each runs a command at every node.
-func (s *Server) each(args ...string) ([]any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
-	defer cancel()
-	return s.client.each(ctx, args...)
+// each runs a command at every node. If the Client asks any one of a cluster, and that does
+// not answer, each asks again, because the next one may be another.
+func (s *Server) each(args ...string) (replies []any, err error) {
+	tries := 1
+	if _, all := s.client.client.(ClusterClient); !all && s.IsCluster() {
+		tries = 3
+	}
+	for i := range tries {
+		if i > 0 && (!IsAway(err) || s.Closed()) {
+			break
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+		replies, err = s.client.each(ctx, args...)
+		if cancel(); err == nil {
+			return replies, nil
+		}
+		err = Explain(err)
+	}
+	return nil, err
 }
 
 // ClockAhead returns the time of the node whose clock differs most from this
