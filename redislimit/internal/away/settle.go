@@ -50,11 +50,11 @@ func (o *Outage) settle(patience time.Duration, done func()) error {
 			o.charging, goOn = context.WithTimeout(context.Background(), wait)
 		}
 		n.mu.Unlock()
-		owing := keysOf(keys)
+		owing := bucketsOf(keys)
 		if all {
-			owing = o.allKeys
+			owing = n.ownBuckets()
 		}
-		err := o.chargeKeys(owing, patience)
+		err := o.charge(owing, patience)
 		n.mu.Lock()
 		over := last && err == nil && len(o.recent) == 0 && !o.unread
 		if over {
@@ -94,41 +94,27 @@ func (n *Node) SettleEarlier() {
 // Whole returns the outage of the whole server.
 func (n *Node) Whole() *Outage { return &n.whole }
 
-// allKeys yields the own buckets that have spent.
-func (o *Outage) allKeys(yield func(stint.Key, error) bool) {
-	for b, err := range o.node.ownBuckets() {
-		if err != nil {
-			err = fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
-		} else if b.ResetAfter <= 0 {
-			continue // only held
-		}
-		if !yield(b.Key, err) {
-			return
-		}
-	}
-}
-
-func keysOf(keys map[stint.Key]struct{}) iter.Seq2[stint.Key, error] {
-	return func(yield func(stint.Key, error) bool) {
+func bucketsOf(keys map[stint.Key]struct{}) iter.Seq2[stint.Bucket, error] {
+	return func(yield func(stint.Bucket, error) bool) {
 		for key := range keys {
-			if !yield(key, nil) {
+			if !yield(stint.Bucket{Key: key}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// chargeKeys charges the debts of own buckets once. Decisions go on, and may make
+// charge charges the debts of own buckets once. Decisions go on, and may make
 // new ones.
-func (o *Outage) chargeKeys(keys iter.Seq2[stint.Key, error], patience time.Duration) error {
+func (o *Outage) charge(own iter.Seq2[stint.Bucket, error], patience time.Duration) error {
 	n := o.node
 	var charges []*charge
-	for key, err := range keys {
+	for b, err := range own {
 		if err != nil {
-			return err
+			return fmt.Errorf("redislimit: Options.Local: debts cannot be read: %w", err)
 		}
 		n.mu.RLock()
-		c, err := o.chargeFor(key)
+		c, err := o.chargeFor(b.Key)
 		n.mu.RUnlock()
 		if err != nil {
 			return err
