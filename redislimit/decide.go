@@ -65,11 +65,8 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		}
 	}
 	sent := l.elapsed()
-	if op != script.Part {
-		if o, denied := l.seen.Denies(r.Bucket, r.Tolerance-r.Need, sent, l.opts.RepeatDenials, l.opts.Timeout); denied {
-			r.Answer = o
-			return r.Decision(op), nil
-		}
+	if op != script.Part && l.leases.Denies(&r.Request, sent) {
+		return r.Decision(op), nil
 	}
 	if err = l.ask(n, op, []*script.Request{&r.Request}, begun); err != nil {
 		if part.Taken > 0 {
@@ -78,8 +75,8 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		return stint.Decision{}, l.ended(unsure(lost, err))
 	}
 	d := r.Decision(op)
-	if l.opts.RepeatDenials > 0 && !r.Here {
-		l.seen.Put(r.Bucket, &n.since, r.Answer, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
+	if !r.Here {
+		l.leases.Saw(&r.Request, &n.since, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -302,8 +299,8 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 		return r, l.ended(l.ask(n, op, []*script.Request{&r.Request}, time.Time{}))
 	}
 	r.Fourth = fourth
-	l.seen.Forget(key)
-	defer l.seen.Forget(key)
+	l.leases.Forget(key)
+	defer l.leases.Forget(key)
 	err = l.ask(n, op, []*script.Request{&r.Request}, time.Time{})
 	if !errors.Is(err, ErrAway) && !errors.Is(err, ErrBusy) && !errors.Is(err, script.ErrNothingRan) {
 		l.leases.Drop(key, op != script.Reset)

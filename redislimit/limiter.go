@@ -22,7 +22,6 @@ type Limiter struct {
 	inForce atomic.Pointer[limitsInForce]
 	client  Client
 	server  *script.Server
-	seen    *lease.Seen
 	leases  *lease.Table
 	node    *away.Node // decides while the server is away
 
@@ -82,12 +81,12 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{client: client, opts: c, seen: lease.NewSeen(), start: time.Now(), closing: make(chan struct{}),
+	l := &Limiter{client: client, opts: c, start: time.Now(), closing: make(chan struct{}),
 		evicted: make(map[string]int64)}
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
 		Note: l.note, Closed: l.closed.Load})
 	l.leases = lease.NewTable(lease.Config{
-		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Seen: l.seen, Label: l.labeled,
+		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Label: l.labeled,
 		Closing: l.closing, Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
 		Away: func(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() },
 	})

@@ -89,7 +89,6 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		return err
 	}
 	l.leases.SetLimits(&n.since, n.limitOf)
-	l.seen.SetLimits(&n.since)
 	if l.node != nil {
 		l.shorten()
 		l.node.SettleEarlier()

@@ -104,29 +104,14 @@ func (l *Limiter) carryOut(t *script.Trip) {
 		}
 		t.Gate = o
 		l.server.Run(t)
-		if t.Err == nil || errors.Is(t.Err, script.ErrReplicas) {
-			l.answered(t)
+		if t.Err == nil || errors.Is(t.Err, stint.ErrNotDurable) { // too few replicas have it
+			l.saw(t)
 			return
 		}
 		if l.whileAway(t, o, t.Err) || !errors.Is(t.Err, ErrAway) || l.node.Aways.Load() == aways {
 			return
 		}
 		t.Err = nil
-	}
-}
-
-// answered tells the node of the answers to a trip. That to a Part is what the server
-// took, and becomes when more can be.
-func (l *Limiter) answered(t *script.Trip) {
-	for _, r := range t.Requests {
-		if t.Op == script.Part && r.Limited() {
-			r.Taken += r.Wait / r.Interval
-			r.Wait = max(0, r.Hold-r.Now, r.TAT-r.Now-r.Tolerance)
-		}
-	}
-	l.saw(t)
-	if t.Err != nil {
-		t.Err = fmt.Errorf("%w: %w", stint.ErrNotDurable, t.Err)
 	}
 }
 
@@ -149,7 +134,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*script.Trip) {
 			again := *r
 			again.Fourth = r.Now
 			if r.Here { // the server has been charged in between
-				again.Need = r.Cost * int64(r.Whole.Interval())
+				again.Need = r.Cost * r.Whole
 			}
 			back = append(back, &again)
 		}
@@ -168,7 +153,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*script.Trip) {
 // forget forgets denials on buckets to which tokens are returned.
 func (l *Limiter) forget(rs []*script.Request) {
 	for _, r := range rs {
-		l.seen.Forget(r.Bucket)
+		l.leases.Forget(r.Bucket)
 	}
 }
 

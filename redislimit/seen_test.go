@@ -147,7 +147,7 @@ func TestDenialDuringSetLimits(t *testing.T) {
 				require.True(t, d.Allowed)
 			}
 			l.settled(t)
-			l.seen.Forget(key)
+			l.leases.Forget(key)
 			h.after = func(op script.Op) {
 				if (op == "") != (name == "leased") {
 					t.Errorf("operation %q", op)

@@ -18,18 +18,23 @@ func TestSeenOrder(t *testing.T) {
 	key := stint.Name(1).Key("a")
 	second := int64(time.Second)
 	empty := func(now int64) script.Answer { return script.Answer{Now: now, TAT: now + 100*second} }
-	s := NewSeen()
-	denied := func(elapsed int64) (o script.Answer, is bool) { return s.Denies(key, 0, elapsed, time.Second, 0) }
+	table := NewTable(Config{RepeatDenials: time.Second})
+	put := func(o script.Answer, sent int64) { table.Saw(&script.Request{Bucket: key, Answer: o}, nil, sent, true) }
+	denied := func(elapsed int64) (o script.Answer, is bool) {
+		r := script.Request{Bucket: key}
+		is = table.Denies(&r, elapsed)
+		return r.Answer, is
+	}
 
-	s.Put(key, nil, empty(1000*second+2), 5, true)
-	s.Put(key, nil, empty(1000*second+1), 4, true)
+	put(empty(1000*second+2), 5)
+	put(empty(1000*second+1), 4)
 	o, is := denied(5)
 	require.True(t, is)
 	require.Equal(t, empty(1000*second+2).TAT, o.TAT)
 
 	_, is = denied(10 * second)
 	require.False(t, is, "it is too old")
-	s.Put(key, nil, empty(900*second), 10*second, true)
+	put(empty(900*second), 10*second)
 	o, is = denied(10 * second)
 	require.True(t, is)
 	require.Equal(t, empty(900*second).TAT, o.TAT)

@@ -22,8 +22,7 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 		return false, waited, nil
 	}
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Bucket)]
-	s.mu.Lock()
+	s := t.lock(r.Bucket)
 	b := s.of(t, r, since, elapsed)
 	if b == nil {
 		s.mu.Unlock()
@@ -36,7 +35,7 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 		s.mu.Unlock()
 		return true, waited, nil
 	}
-	if o, denied := t.denied(b, r.Cost, elapsed); denied {
+	if o, denied := t.denied(s, b, r.Cost, elapsed); denied {
 		s.mu.Unlock()
 		r.Answer = o
 		return true, waited, nil
@@ -152,7 +151,7 @@ func (t *Table) askFor(s *shard, b *bucket) {
 		s.mu.Unlock()
 		err := t.Lease([]*script.LeaseRequest{r})
 		s.mu.Lock()
-		for _, w := range t.answered(b, r.Since, &q, &r.LeaseAnswer, err) {
+		for _, w := range t.answered(s, b, r, &q, err) {
 			close(w.done)
 		}
 	}
@@ -164,17 +163,17 @@ func (b *bucket) request(q *question) *script.LeaseRequest {
 }
 
 // answered applies the answer to the lease, and returns the callers that are
-// decided. since is that of the limits that the question was asked with.
-func (t *Table) answered(b *bucket, since *script.Since, q *question, a *script.LeaseAnswer, err error) (decided []*waiter) {
+// decided.
+func (t *Table) answered(s *shard, b *bucket, r *script.LeaseRequest, q *question, err error) (decided []*waiter) {
 	elapsed := t.Elapsed()
 	if err == nil {
-		denied := a.Wait > 0
-		decided = b.receive(q, a, elapsed)
+		denied := r.Wait > 0
+		decided = b.receive(q, &r.LeaseAnswer, elapsed)
 		for _, w := range decided {
 			denied = denied || !w.served
 		}
-		if t.RepeatDenials > 0 && (denied || q.back != [2]grant{}) {
-			t.Seen.Put(b.key, since, a.Answer, q.sent, denied)
+		if denied || q.back != [2]grant{} {
+			t.saw(s, b.key, r.Since, r.Answer, q.sent, denied)
 		}
 		return decided
 	}
@@ -209,10 +208,56 @@ func (t *Table) endLeases() {
 	}
 }
 
-// ended removes the grants that have ended from the leases, or all grants if
-// all is true, and forgets idle buckets. It returns the requests that give their
-// tokens back.
-func (t *Table) ended(all bool) (rs []*script.LeaseRequest) {
+// endGrants ends grants, as lease.end does. It returns the request that gives their
+// tokens back, or nil if time has brought all of them back.
+func (b *bucket) endGrants(elapsed int64, all bool) *script.LeaseRequest {
+	q := question{back: b.end(elapsed, all)}
+	if !b.useful(&q.back[0], elapsed) && !b.useful(&q.back[1], elapsed) {
+		return nil
+	}
+	return b.request(&q)
+}
+
+// Drop forgets the lease of a bucket that a Reset makes full, or that a Hold
+// denies. If back is true, its tokens go back in the background.
+func (t *Table) Drop(key stint.Key, back bool) {
+	s := t.lock(key)
+	b := s.buckets[key]
+	if b == nil {
+		s.mu.Unlock()
+		return
+	}
+	r := b.endGrants(t.Elapsed(), true)
+	delete(s.buckets, b.key)
+	s.mu.Unlock()
+	if back && r != nil {
+		t.Begin(func() { t.giveBack([]*script.LeaseRequest{r}) })
+	}
+}
+
+// SetLimits puts other limits in force, and forgets all sightings, and the leases of limits
+// that have changed. Their tokens do not go back, because they may be worth more under
+// the new limit.
+func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Limit, error)) {
+	t.since.Store(since)
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		clear(s.seen)
+		for key, b := range s.buckets {
+			if limit, err := limitOf(key); err != nil || limit != b.limit {
+				delete(s.buckets, b.key)
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// GiveBack returns the unused tokens of leases that have ended to the server, after
+// it has ended all leases if all is true, and forgets idle buckets. If tokens cannot be
+// returned, they stay spent.
+func (t *Table) GiveBack(all bool) {
+	var rs []*script.LeaseRequest
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
@@ -230,57 +275,8 @@ func (t *Table) ended(all bool) (rs []*script.LeaseRequest) {
 		}
 		s.mu.Unlock()
 	}
-	return rs
+	t.giveBack(rs)
 }
-
-// endGrants ends grants, as lease.end does. It returns the request that gives their
-// tokens back, or nil if time has brought all of them back.
-func (b *bucket) endGrants(elapsed int64, all bool) *script.LeaseRequest {
-	q := question{back: b.end(elapsed, all)}
-	if !b.useful(&q.back[0], elapsed) && !b.useful(&q.back[1], elapsed) {
-		return nil
-	}
-	return b.request(&q)
-}
-
-// Drop forgets the lease of a bucket that a Reset makes full, or that a Hold
-// denies. If back is true, its tokens go back in the background.
-func (t *Table) Drop(key stint.Key, back bool) {
-	s := &t.shards[t.shardOf(key)]
-	s.mu.Lock()
-	b := s.buckets[key]
-	if b == nil {
-		s.mu.Unlock()
-		return
-	}
-	r := b.endGrants(t.Elapsed(), true)
-	delete(s.buckets, b.key)
-	s.mu.Unlock()
-	if back && r != nil {
-		t.Begin(func() { t.giveBack([]*script.LeaseRequest{r}) })
-	}
-}
-
-// SetLimits puts other limits in force, and forgets the leases of limits that
-// have changed. Their tokens do not go back, because they may be worth more under
-// the new limit.
-func (t *Table) SetLimits(since *script.Since, limitOf func(stint.Key) (stint.Limit, error)) {
-	t.since.Store(since)
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
-		for key, b := range s.buckets {
-			if limit, err := limitOf(key); err != nil || limit != b.limit {
-				delete(s.buckets, b.key)
-			}
-		}
-		s.mu.Unlock()
-	}
-}
-
-// GiveBack returns the unused tokens of leases that have ended to the server, after
-// it has ended all leases if all is true. If that fails, they stay spent.
-func (t *Table) GiveBack(all bool) { t.giveBack(t.ended(all)) }
 
 func (t *Table) giveBack(rs []*script.LeaseRequest) {
 	if len(rs) == 0 {
@@ -288,6 +284,6 @@ func (t *Table) giveBack(rs []*script.LeaseRequest) {
 	}
 	t.Lease(rs)
 	for _, r := range rs {
-		t.Seen.Forget(r.Bucket)
+		t.Forget(r.Bucket)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// Table has the leases of this machine.
+// Table has the leases of this machine, and the buckets that were empty lately.
 type Table struct {
 	Config
 	seed   maphash.Seed
@@ -25,7 +25,8 @@ const shards = 64
 type shard struct {
 	mu      sync.Mutex
 	buckets map[stint.Key]*bucket
-	_       [48]byte // a cache line each
+	seen    map[stint.Key]*sighting
+	_       [40]byte // a cache line each
 }
 
 // maxBuckets is the most buckets of a shard. A decision on any other is a trip.
@@ -46,8 +47,7 @@ type Config struct {
 	RepeatDenials time.Duration          // a denial may be repeated without a trip
 	Timeout       time.Duration          // of a call
 	Label         func(stint.Key) string // a bucket, as errors have it
-	Seen          *Seen
-	Closing       chan struct{} // closed when no lease may be given back in the background any more
+	Closing       chan struct{}          // closed when no lease may be given back in the background any more
 
 	Elapsed func() int64                       // the time by the clock that measures the age of leases
 	Away    func(stint.Key) bool               // the server that has a bucket is away
@@ -59,16 +59,20 @@ type Config struct {
 func NewTable(c Config) *Table {
 	t := &Table{Config: c, seed: maphash.MakeSeed()}
 	for i := range t.shards {
-		t.shards[i].buckets = make(map[stint.Key]*bucket)
+		t.shards[i].buckets, t.shards[i].seen = make(map[stint.Key]*bucket), make(map[stint.Key]*sighting)
 	}
 	return t
 }
 
-func (t *Table) shardOf(key stint.Key) int { return int(hash(t.seed, key) % shards) }
+func (t *Table) shardOf(key stint.Key) int {
+	return int((maphash.String(t.seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15) % shards)
+}
 
-// hash returns the hash by which the buckets are put into shards.
-func hash(seed maphash.Seed, key stint.Key) uint64 {
-	return maphash.String(seed, key.ID) + uint64(key.Name)*0x9E3779B97F4A7C15
+// lock locks and returns the shard of a bucket.
+func (t *Table) lock(key stint.Key) *shard {
+	s := &t.shards[t.shardOf(key)]
+	s.mu.Lock()
+	return s
 }
 
 // of returns the bucket of a request, which may be new, or nil if it may have no lease:
@@ -113,9 +117,9 @@ func (b *bucket) outcome(elapsed int64) script.Answer {
 
 // denied returns a denial if a sighting denies the cost even with the tokens of
 // the lease.
-func (t *Table) denied(b *bucket, cost, elapsed int64) (o script.Answer, is bool) {
+func (t *Table) denied(s *shard, b *bucket, cost, elapsed int64) (o script.Answer, is bool) {
 	left := b.left(elapsed)
-	o, is = t.Seen.Denies(b.key, b.tolerance-(cost-left)*b.interval, elapsed, t.RepeatDenials, t.Timeout)
+	o, is = t.denies(s, b.key, b.tolerance-(cost-left)*b.interval, elapsed)
 	o.TAT = max(0, o.TAT-left*b.interval)
 	return o, is
 }
@@ -124,8 +128,7 @@ func (t *Table) denied(b *bucket, cost, elapsed int64) (o script.Answer, is bool
 // those that the lease lacks.
 func (t *Table) Check(r *script.Request) (done bool) {
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Bucket)]
-	s.mu.Lock()
+	s := t.lock(r.Bucket)
 	defer s.mu.Unlock()
 	b := s.buckets[r.Bucket]
 	if b == nil || b.limit != r.Limit || r.Cost == 0 {
@@ -144,8 +147,7 @@ func (t *Table) Check(r *script.Request) (done bool) {
 // request needs the others.
 func (t *Table) Take(r *script.Request) (done bool) {
 	elapsed := t.Elapsed()
-	s := &t.shards[t.shardOf(r.Bucket)]
-	s.mu.Lock()
+	s := t.lock(r.Bucket)
 	defer s.mu.Unlock()
 	b := s.buckets[r.Bucket]
 	if b == nil || b.limit != r.Limit {

@@ -16,7 +16,7 @@ import (
 func TestTableBounded(t *testing.T) {
 	t.Parallel()
 	limit := stint.PerHour(1000)
-	table := NewTable(Config{MaxLease: time.Minute, Seen: NewSeen()})
+	table := NewTable(Config{MaxLease: time.Minute})
 	since := new(script.Since)
 	table.SetLimits(since, func(stint.Key) (stint.Limit, error) { return limit, nil })
 	s := &table.shards[0]

@@ -19,9 +19,6 @@ var (
 
 	// ErrNothingRan is in errors that the server replied before it wrote anything.
 	ErrNothingRan = errors.New("nothing was spent")
-
-	// ErrReplicas means that the server decided, and too few replicas have it.
-	ErrReplicas = errors.New("too few replicas have it")
 )
 
 // ServerError is an error that the server replied.

@@ -23,7 +23,7 @@ const (
 	Reset  Op = "t"
 	Hold   Op = "h"
 	Extend Op = "e" // a hold that never ends earlier than the one before
-	Part   Op = "p" // takes whole tokens that the bucket has, up to Need, and answers in Wait what it took
+	Part   Op = "p" // takes whole tokens that the bucket has, up to Need
 	Charge Op = "d" // takes what the bucket has, up to Need, and admits nothing
 )
 
@@ -45,17 +45,17 @@ type Request struct {
 	Fourth    int64  // argument of the operation, as script.lua says
 
 	Answer
-	Taken   int64       // tokens of a Part, from a lease and from the bucket
-	Here    bool        // this machine decided
-	Whole   stint.Limit // what Limit is a share of, if that decided
-	Charges int64       // that the server had answered before that
+	Taken   int64 // tokens of a Part, from a lease and from the bucket
+	Here    bool  // this machine decided
+	Whole   int64 // T of the limit that Limit is a share of, if that decided
+	Charges int64 // that the server had answered before that
 }
 
 // Answer is what the server says of one bucket.
 type Answer struct {
 	Now  int64 // the server's time
 	TAT  int64
-	Wait int64 // until the request could be carried out; of a Part what it took
+	Wait int64 // until the request could be carried out
 	Hold int64 // end of the hold, or 0
 }
 
@@ -132,6 +132,13 @@ func Parse(batch []*Trip, reply any) error {
 	}
 	if r.wrong || r.text != "" {
 		return fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("script replied %.100q", text)))
+	}
+	for _, t := range batch {
+		if t.Op == Part && t.Err == nil { // it says what it took instead of the time to wait
+			a := t.Requests[0]
+			a.Taken += a.Wait / a.Interval
+			a.Wait = max(0, a.Hold-now, a.TAT-now-a.Tolerance)
+		}
 	}
 	return nil
 }

@@ -217,7 +217,8 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	if acknowledged < replicas {
 		for _, t := range batch {
 			if t.Allowed {
-				t.Err = cmp.Or(t.Err, fmt.Errorf("%w: %d of %d", ErrReplicas, acknowledged, replicas))
+				t.Err = cmp.Or(t.Err, fmt.Errorf("%w: too few replicas have it: %d of %d", stint.ErrNotDurable, acknowledged,
+					replicas))
 			}
 		}
 	}

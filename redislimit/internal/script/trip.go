@@ -16,7 +16,7 @@ type Trip struct {
 	Begun    time.Time // when its caller's call began
 
 	Allowed bool
-	Err     error // after an error other than ErrReplicas the answers mean nothing
+	Err     error // after an error other than stint.ErrNotDurable the answers mean nothing
 
 	news chan bool // of a trip that waits: true if it leads the next call, false if it has ended
 }
