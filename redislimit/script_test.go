@@ -102,7 +102,8 @@ func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []scr
 	for i := range answers {
 		batch[0].Requests = append(batch[0].Requests, &answers[i])
 	}
-	require.NoError(t, script.Parse(batch, reply))
+	_, err = script.Parse(batch, reply)
+	require.NoError(t, err)
 	values, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 	require.NoError(t, err)
 	return answers, values.([]any)

@@ -38,21 +38,12 @@ type Config struct {
 	Note    func(error)                   // what is wrong now
 }
 
-// Server is the server, as this package sees it.
+// Server is what this package uses of a script.Server.
 type Server interface {
-	// Time returns the server's time, as far as this machine knows it.
 	Time() time.Time
-
-	// IsCluster reports whether it is known to be a cluster.
 	IsCluster() bool
-
-	// Shards returns the id of each slot's primary.
 	Shards() (*[16384]string, error)
-
-	// Probe returns why the server of a key cannot decide, or nil.
 	Probe(key string) error
-
-	// Charge carries out trips of one charge each. It takes patience at most.
 	Charge(trips []*script.Trip, patience time.Duration)
 }
 

@@ -112,12 +112,12 @@ func (r *Request) AppendRecord(b []byte, op Op, more bool) []byte {
 	return b
 }
 
-// Parse puts the script's reply into the trips. A trip may have an error of its
-// own.
-func Parse(batch []*Trip, reply any) error {
+// Parse puts the script's reply into the trips, and returns the server's time. A trip
+// may have an error of its own.
+func Parse(batch []*Trip, reply any) (now int64, err error) {
 	text, _ := reply.(string)
 	r := numbers{text: text}
-	now := r.instant()
+	now = r.instant()
 	for _, t := range batch {
 		switch word := r.word(); word {
 		case "0", "1":
@@ -131,7 +131,7 @@ func Parse(batch []*Trip, reply any) error {
 		}
 	}
 	if r.wrong || r.text != "" {
-		return fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("script replied %.100q", text)))
+		return 0, fmt.Errorf("%w: %w", ErrNoAnswer, ServerError(fmt.Sprintf("script replied %.100q", text)))
 	}
 	for _, t := range batch {
 		if t.Op == Part && t.Err == nil { // it says what it took instead of the time to wait
@@ -140,7 +140,7 @@ func Parse(batch []*Trip, reply any) error {
 			a.Wait = max(0, a.Hold-now, a.TAT-now-a.Tolerance)
 		}
 	}
-	return nil
+	return now, nil
 }
 
 // numbers reads the words of a reply.

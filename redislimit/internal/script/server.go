@@ -210,10 +210,11 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	if err != nil {
 		return err
 	}
-	if err := Parse(batch, reply); err != nil {
+	now, err := Parse(batch, reply)
+	if err != nil {
 		return err
 	}
-	s.sawTime(batch[0].Requests[0].Now, sent)
+	s.sawTime(now, sent)
 	if acknowledged < replicas {
 		for _, t := range batch {
 			if t.Allowed {

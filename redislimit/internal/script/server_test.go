@@ -71,6 +71,24 @@ func TestClockAhead(t *testing.T) {
 	}
 }
 
+// foreignClient has values that are not buckets.
+type foreignClient struct{ Client }
+
+func (foreignClient) Eval(context.Context, string, string, []string, []string) (any, error) {
+	return strconv.FormatInt(time.Now().Unix(), 10) + " 0 V1", nil
+}
+
+// TestTimeBesideForeignKey: a reply tells the time, also if no key of it is a bucket.
+func TestTimeBesideForeignKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewServer(foreignClient{}, Config{Plain: true})
+		trip := &Trip{Op: Spend, Requests: []*Request{{Key: "a"}}}
+		require.NoError(t, s.Call(t.Context(), []*Trip{trip}))
+		require.ErrorAs(t, trip.Err, new(WrongKey))
+		require.Equal(t, time.Now(), s.Time())
+	})
+}
+
 // waitClient notes how long it is to wait for replicas.
 type waitClient struct {
 	Client
