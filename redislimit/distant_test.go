@@ -105,7 +105,7 @@ func TestDistant(t *testing.T) {
 					var plain, ours float64
 					for rounds := 1.0; ; rounds++ {
 						plain += c.load(lasting, func(stint.Key) error {
-							ctx, cancel := l.context()
+							ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
 							defer cancel()
 							_, err := c.Eval(ctx, "", "", nil, nil)
 							return err

@@ -136,7 +136,7 @@ func setFailure(at *atomic.Pointer[failure], err error, now time.Time) {
 // awayHealth returns an error if the server is away. It says since when, and
 // how this machine decides.
 func (l *Limiter) awayHealth() error {
-	since := l.node.Since()
+	since, _ := l.node.TimeAway()
 	if since == 0 {
 		return nil
 	}

@@ -111,7 +111,7 @@ func BenchmarkDistant(b *testing.B) {
 				}
 				sha, _ := s.cli("SCRIPT", "LOAD", "return 1").(string)
 				plain := func(key stint.Key) error {
-					ctx, cancel := l.context()
+					ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
 					defer cancel()
 					_, err := l.client.Eval(ctx, "EVALSHA", sha, []string{key.ID}, nil)
 					return err

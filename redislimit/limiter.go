@@ -1,7 +1,6 @@
 package redislimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -150,9 +149,4 @@ func (l *Limiter) elapsed() int64 {
 		return script.Instant(l.opts.Now())
 	}
 	return int64(time.Since(l.start))
-}
-
-// context returns the context of a call.
-func (l *Limiter) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), l.opts.Timeout)
 }

@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 
@@ -95,7 +96,7 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	}
 	// Not before they are in force: until then buckets are made under the limits
 	// before. If it fails, the first decision asks again.
-	ctx, cancel := l.context()
+	ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
 	defer cancel()
 	l.server.Load(ctx, &n.since)
 	return nil

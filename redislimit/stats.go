@@ -40,11 +40,12 @@ type Stats struct {
 
 // Stats returns the counts. It asks no server.
 func (l *Limiter) Stats() Stats {
+	since, away := l.node.TimeAway()
 	s := Stats{
-		Trips: l.server.Trips.Load(), Outages: l.node.Aways.Load(), Away: l.node.TimeAway(),
+		Trips: l.server.Trips.Load(), Outages: l.node.Aways.Load(), Away: away,
 		AwayShare: l.node.Shared.Load(), AwayOpen: l.open.Load(), Charged: l.node.Charged.Load(),
 	}
-	if since := l.node.Since(); since != 0 {
+	if since != 0 {
 		s.AwaySince = time.Unix(0, since)
 	}
 	if l.node.Local != nil {

@@ -194,24 +194,19 @@ func (n *Node) patience() time.Duration { return max(n.Timeout, min(10*n.Timeout
 // Under reports whether any outage is under way.
 func (n *Node) Under() bool { return n.under.Load() > 0 }
 
-// Since returns when the server went away, or the first of the shards that
-// are away. It returns 0 if none is away.
-func (n *Node) Since() (since int64) {
+// TimeAway returns when the server went away, or the first of the shards that are away,
+// and 0 if none is. It also returns the time of all outages, until now.
+func (n *Node) TimeAway() (since int64, total time.Duration) {
+	now := n.Elapsed()
+	total = time.Duration(n.gone.Load())
 	for _, o := range n.Outages() {
-		if at := o.since.Load(); o.away.Load() && (since == 0 || at < since) {
+		if !o.away.Load() {
+			continue
+		}
+		total += time.Duration(max(0, now-o.began.Load()))
+		if at := o.since.Load(); since == 0 || at < since {
 			since = at
 		}
 	}
-	return since
-}
-
-// TimeAway returns the time of all outages, until now.
-func (n *Node) TimeAway() time.Duration {
-	away, now := n.gone.Load(), n.Elapsed()
-	for _, o := range n.Outages() {
-		if o.away.Load() {
-			away += max(0, now-o.began.Load())
-		}
-	}
-	return time.Duration(away)
+	return since, total
 }

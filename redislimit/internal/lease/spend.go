@@ -35,12 +35,14 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 		s.mu.Unlock()
 		return true, waited, nil
 	}
-	if o, denied := t.denied(s, b, r.Cost, elapsed); denied {
+	left := b.left(elapsed)
+	if o, denied := t.denies(s, b.key, b.tolerance-(r.Cost-left)*b.interval, elapsed); denied {
 		s.mu.Unlock()
 		r.Answer = o
+		r.TAT = max(0, o.TAT-left*b.interval)
 		return true, waited, nil
 	}
-	seldom := !demanded && !b.busy && b.left(elapsed) == 0
+	seldom := !demanded && !b.busy && left == 0
 	crowded := int64(len(b.waiting)) >= b.most // a lease cannot serve so many
 	if seldom || crowded || t.Away(r.Bucket) {
 		s.mu.Unlock()

@@ -115,15 +115,6 @@ func (b *bucket) outcome(elapsed int64) script.Answer {
 	return script.Answer{Now: b.now + elapsed - b.sent, TAT: b.seenTAT(elapsed)}
 }
 
-// denied returns a denial if a sighting denies the cost even with the tokens of
-// the lease.
-func (t *Table) denied(s *shard, b *bucket, cost, elapsed int64) (o script.Answer, is bool) {
-	left := b.left(elapsed)
-	o, is = t.denies(s, b.key, b.tolerance-(cost-left)*b.interval, elapsed)
-	o.TAT = max(0, o.TAT-left*b.interval)
-	return o, is
-}
-
 // Check decides on a check if the lease has the tokens. Otherwise the request needs only
 // those that the lease lacks.
 func (t *Table) Check(r *script.Request) (done bool) {
