@@ -23,21 +23,19 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 	}
 	elapsed := t.Elapsed()
 	s := t.lock(r.Bucket)
+	defer s.mu.Unlock()
 	b := s.of(t, r, since, elapsed)
 	if b == nil {
-		s.mu.Unlock()
 		return false, waited, nil
 	}
 	demanded := b.demanded(elapsed)
 	if b.take(elapsed, r.Cost) {
 		r.Answer = b.outcome(elapsed)
 		t.renew(s, b, elapsed)
-		s.mu.Unlock()
 		return true, waited, nil
 	}
 	left := b.left(elapsed)
 	if o, denied := t.denies(s, b.key, b.tolerance-(r.Cost-left)*b.interval, elapsed); denied {
-		s.mu.Unlock()
 		r.Answer = o
 		r.TAT = max(0, o.TAT-left*b.interval)
 		return true, waited, nil
@@ -45,28 +43,23 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 	seldom := !demanded && !b.busy && left == 0
 	crowded := int64(len(b.waiting)) >= b.most // a lease cannot serve so many
 	if seldom || crowded || t.Away(r.Bucket) {
-		s.mu.Unlock()
 		return false, waited, nil
 	}
 	w := &waiter{cost: r.Cost, done: make(chan struct{})}
 	b.waiting = append(b.waiting, w)
 	if !b.busy && !t.startAsking(s, b) {
 		b.waiting = nil
-		s.mu.Unlock()
 		return true, waited, stint.ErrClosed
 	}
 	s.mu.Unlock()
 	waited = time.Now()
 	select {
 	case <-w.done:
-		r.Answer = w.Answer
-		return true, waited, w.err
 	case <-time.After(t.Timeout):
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	select {
-	case <-w.done:
+	case <-w.done: // perhaps since then
 		r.Answer = w.Answer
 		return true, waited, w.err
 	default:
