@@ -60,6 +60,7 @@ func (l *Limiter) look(first bool) error {
 		return err
 	}
 	var wrong error
+	evicted := int64(0) // keys, since the last look at each node
 	for _, fields := range nodes {
 		if v := fields["redis_version"]; v != "" {
 			if major, err := strconv.Atoi(strings.Split(v, ".")[0]); err == nil && major < 5 {
@@ -69,9 +70,14 @@ func (l *Limiter) look(first bool) error {
 		if policy := fields["maxmemory_policy"]; policy != "" && policy != "noeviction" && fields["maxmemory"] != "0" {
 			wrong = fmt.Errorf("%w: maxmemory-policy is %s, want noeviction", ErrEvicts, policy)
 		}
+		if n, err := strconv.ParseInt(fields["evicted_keys"], 10, 64); err == nil {
+			if was, known := l.evicted.Swap(fields["run_id"], n); known {
+				evicted += max(0, n-was.(int64))
+			}
+		}
 	}
-	if n := l.evictedSince(nodes); n > 0 {
-		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), n)
+	if evicted > 0 {
+		wrong = fmt.Errorf("%w: %d keys evicted", cmp.Or(wrong, ErrEvicts), evicted)
 	}
 	setFailure(&l.evicts, wrong, l.Now())
 	if ahead, err := l.server.ClockAhead(); err == nil {
@@ -93,25 +99,6 @@ func (l *Limiter) look(first bool) error {
 		return err
 	}
 	return nil
-}
-
-// evictedSince returns how many keys the nodes have evicted since the last look at
-// each of them.
-func (l *Limiter) evictedSince(nodes []map[string]string) (keys int64) {
-	l.evictedMu.Lock()
-	defer l.evictedMu.Unlock()
-	for _, fields := range nodes {
-		n, err := strconv.ParseInt(fields["evicted_keys"], 10, 64)
-		if err != nil {
-			continue
-		}
-		id := fields["run_id"]
-		if was, known := l.evicted[id]; known {
-			keys += max(0, n-was)
-		}
-		l.evicted[id] = n
-	}
-	return keys
 }
 
 // maxClockError is the difference of two clocks from which on Health reports it.

@@ -34,8 +34,7 @@ type Limiter struct {
 
 	setMu sync.Mutex // one SetLimits at a time puts its limits in force
 
-	evictedMu sync.Mutex
-	evicted   map[string]int64 // keys that a node had evicted at the last look, by its run_id
+	evicted sync.Map // int64 keys that a node had evicted at the last look, by its run_id
 
 	closed   atomic.Bool
 	closing  chan struct{}
@@ -80,8 +79,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{client: client, opts: c, start: time.Now(), closing: make(chan struct{}),
-		evicted: make(map[string]int64)}
+	l := &Limiter{client: client, opts: c, start: time.Now(), closing: make(chan struct{})}
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
 		Note: l.note, Closed: l.closed.Load})
 	l.leases = lease.NewTable(lease.Config{
