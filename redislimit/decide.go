@@ -32,8 +32,8 @@ func (l *Limiter) Check(key stint.Key, cost int64) (stint.Decision, error) {
 	return l.one(script.Check, stint.Request{Key: key, Cost: cost})
 }
 
-// one decides on one bucket: a Spend, a Check or a Part. A denial that was seen lately answers without a trip.
-// A Part takes what a lease has, and makes a trip for the rest.
+// one carries out a Spend, a Check or a Part of one bucket. A denial that was seen lately
+// answers without a trip. A Part takes what a lease has, and makes a trip for the rest.
 func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if l.closed.Load() {
 		return stint.Decision{}, stint.ErrClosed
