@@ -154,8 +154,8 @@ func (o *Outage) chargeFor(own stint.Key) (*charge, error) {
 	if excess > n.longest(key) || owed.seen > now+tolerance { // requests had a larger limit of their own
 		tolerance = max(tolerance, owed.own-now)
 	}
-	return &charge{key: key, owed: owed, trip: script.Trip{Op: script.Charge, Since: n.Loaded(), Requests: []*script.Request{
-		{Key: n.Name(key), Need: (excess-1)/int64(n.Nodes) + 1, Tolerance: tolerance}}}}, nil
+	r := &script.Request{Key: n.Name(key), Need: (excess-1)/int64(n.Nodes) + 1, Tolerance: tolerance}
+	return &charge{key, owed, script.Trip{Op: script.Charge, Since: n.Loaded(), Requests: []*script.Request{r}}}, nil
 }
 
 // pay makes charges, and returns the error of one that failed. What this machine has
@@ -184,7 +184,8 @@ func (n *Node) pay(charges []*charge, patience time.Duration) (failed error) {
 		d, err := n.debt(c.key)
 		now := n.now()
 		since := d.at(now) - c.owed.at(now)
-		full, err2 := n.Local.Raise(n.wide(c.key, script.MaxTolerance), time.Unix(0, max(0, c.trip.Requests[0].TAT+n.ahead())))
+		tat := time.Unix(0, max(0, c.trip.Requests[0].TAT+n.ahead()))
+		full, err2 := n.Local.Raise(n.wide(c.key, script.MaxTolerance), tat)
 		if err != nil || err2 != nil || n.setDebt(OwnKey(c.key), d.own, script.Instant(full), since) != nil {
 			continue // it is charged again
 		}

@@ -62,7 +62,8 @@ func newNode(t *testing.T) (*Node, *fakeServer) {
 // open returns a Node whose server is away.
 func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.Name) *Node {
 	t.Helper()
-	n, err := Open(Config{Server: s, Learn: func() error { return nil }, Nodes: nodes, Shares: func(stint.Name) bool { return true }, Decides: true,
+	n, err := Open(Config{Server: s, Learn: func() error { return nil }, Nodes: nodes,
+		Shares: func(stint.Name) bool { return true }, Decides: true,
 		Level: stint.Flushed, Local: file, Timeout: time.Minute, Now: s.Time, Prefix: "test",
 		Elapsed: func() int64 { return s.Time().UnixNano() },
 		Name:    stint.Key.String, Limit: func(stint.Key) stint.Limit { return stint.PerHour(8) },
@@ -97,7 +98,9 @@ func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *script.Request 
 	t.Helper()
 	p := spend(key, cost, stint.PerHour(8))
 	var err error
-	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*script.Request{p}) })
+	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
+		err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
+	})
 	require.True(t, was)
 	require.NoError(t, late)
 	require.NoError(t, err)
@@ -253,7 +256,9 @@ func TestUndoTogether(t *testing.T) {
 				for i := range 2000 {
 					p := spend(key, 1, limit)
 					var err error
-					n.While(n.Whole(), time.Now().Add(time.Minute), func() { err = n.Decide(n.Whole(), script.Spend, []*script.Request{p}) })
+					n.While(n.Whole(), time.Now().Add(time.Minute), func() {
+						err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
+					})
 					if err != nil {
 						t.Error(err)
 						return
