@@ -54,7 +54,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	var part stint.Decision // of a lease that had some of the tokens
 	if r.leased {
 		var done bool
-		done, begun, lost = l.oneLeased(n, op, &r.Request)
+		done, begun, lost = l.oneLeased(op, &r.Request)
 		switch {
 		case done && lost != nil:
 			return stint.Decision{}, l.ended(lost)
@@ -68,7 +68,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if op != script.Part && l.leases.Denies(&r.Request, sent) {
 		return r.Decision(op), nil
 	}
-	if err = l.ask(n, op, []*script.Request{&r.Request}, begun); err != nil {
+	if err = l.ask(op, []*script.Request{&r.Request}, begun); err != nil {
 		if part.Taken > 0 {
 			return part, nil
 		}
@@ -76,7 +76,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	}
 	d := r.Decision(op)
 	if !r.Here {
-		l.leases.Saw(&r.Request, &n.since, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
+		l.leases.Saw(&r.Request, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -185,8 +185,8 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 	if op == script.Spend && !strictest(reqs, ds, rs).Allowed {
 		op, leased = script.Check, false // a Blocked request denies all
 	}
-	if len(asks) > 0 && !(leased && l.leases.SpendAll(asks, &n.since)) {
-		if err := l.ask(n, op, asks, time.Time{}); err != nil {
+	if len(asks) > 0 && !(leased && l.leases.SpendAll(asks)) {
+		if err := l.ask(op, asks, time.Time{}); err != nil {
 			return stint.Decision{}, l.ended(err)
 		}
 	}
@@ -296,12 +296,12 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 		return r, nil
 	}
 	if op == script.Check {
-		return r, l.ended(l.ask(n, op, []*script.Request{&r.Request}, time.Time{}))
+		return r, l.ended(l.ask(op, []*script.Request{&r.Request}, time.Time{}))
 	}
 	r.Fourth = fourth
 	l.leases.Forget(key)
 	defer l.leases.Forget(key)
-	err = l.ask(n, op, []*script.Request{&r.Request}, time.Time{})
+	err = l.ask(op, []*script.Request{&r.Request}, time.Time{})
 	if !errors.Is(err, ErrAway) && !errors.Is(err, ErrBusy) && !errors.Is(err, script.ErrNothingRan) {
 		l.leases.Drop(key, op != script.Reset)
 	}

@@ -96,7 +96,7 @@ func TestLateUndo(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
 	r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
 	require.NoError(t, err)
-	trips := l.trips(l.inForce.Load(), script.Spend, []*script.Request{&r.Request}, time.Now())
+	trips := l.trips(script.Spend, []*script.Request{&r.Request}, time.Now())
 	l.carryOutAll(trips)
 	require.NoError(t, trips[0].Err)
 	for _, step := range []struct {
@@ -107,7 +107,7 @@ func TestLateUndo(t *testing.T) {
 		d, err := l.Spend(perID.Key("a"), 4)
 		require.NoError(t, err)
 		require.Equal(t, step.pass > 0, d.Allowed)
-		l.undo(l.inForce.Load(), trips)
+		l.undo(trips)
 		l.work.Go(func() {})
 	}
 	require.NoError(t, l.Close())

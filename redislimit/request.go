@@ -18,7 +18,8 @@ type request struct {
 
 // request checks what it can without the server, and computes the arguments.
 func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
-	r := request{Request: script.Request{Bucket: req.Key, Mode: req.Mode, Cost: req.Cost, Spent: req.Spent}}
+	r := request{Request: script.Request{Bucket: req.Key, Since: &n.since, Mode: req.Mode, Cost: req.Cost,
+		Spent: req.Spent}}
 	if req.Mode == stint.UpTo {
 		r.Mode = stint.CheckAndSpend
 	}

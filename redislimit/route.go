@@ -16,33 +16,33 @@ import (
 // requests. A spend takes from all of them or from none. begun is when the
 // caller's call began, or zero if that is now: all that is done for the call
 // shares one Timeout.
-func (l *Limiter) ask(n *limitsInForce, op script.Op, rs []*script.Request, begun time.Time) (err error) {
+func (l *Limiter) ask(op script.Op, rs []*script.Request, begun time.Time) (err error) {
 	if begun.IsZero() {
 		begun = time.Now()
 	}
-	for _, r := range rs {
-		r.Key = l.opts.keyOf(r.Bucket)
-	}
-	trips := l.trips(n, op, rs, begun)
+	trips := l.trips(op, rs, begun)
 	if l.carryOutAll(trips); !l.server.Spreads() {
-		return l.outcome(n, op, trips)
+		return l.outcome(op, trips)
 	}
 	var all []*script.Trip
 	for _, t := range trips {
 		again := []*script.Trip{t}
 		if errors.Is(t.Err, ErrCrossSlot) && len(t.Requests) > 1 && !l.opts.Atomic { // it turned out to be a cluster
-			again = l.trips(n, op, t.Requests, begun)
+			again = l.trips(op, t.Requests, begun)
 			l.carryOutAll(again)
 		}
 		all = append(all, again...)
 	}
-	return l.outcome(n, op, all)
+	return l.outcome(op, all)
 }
 
 // trips splits an operation. If Options.Atomic forbids that, all trips fail.
-func (l *Limiter) trips(n *limitsInForce, op script.Op, rs []*script.Request, begun time.Time) (trips []*script.Trip) {
+func (l *Limiter) trips(op script.Op, rs []*script.Request, begun time.Time) (trips []*script.Trip) {
+	for _, r := range rs {
+		r.Key = l.opts.keyOf(r.Bucket)
+	}
 	for _, call := range script.Calls(l.server, rs, func(r *script.Request) string { return r.Key }) {
-		t := &script.Trip{Op: op, Requests: call, Since: &n.since, Begun: begun}
+		t := &script.Trip{Op: op, Requests: call, Begun: begun}
 		for _, r := range call {
 			t.Synced = t.Synced || op != script.Check && l.durability(r.Limit) == stint.Synced
 		}
@@ -74,7 +74,7 @@ func (l *Limiter) carryOutAll(trips []*script.Trip) {
 }
 
 // outcome returns the error of an operation, and undoes spends that are in vain.
-func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*script.Trip) (err error) {
+func (l *Limiter) outcome(op script.Op, trips []*script.Trip) (err error) {
 	allowed := true
 	for _, t := range trips {
 		allowed = allowed && t.Err == nil && t.Allowed
@@ -83,7 +83,7 @@ func (l *Limiter) outcome(n *limitsInForce, op script.Op, trips []*script.Trip) 
 		}
 	}
 	if op == script.Spend && !allowed && len(trips) > 1 {
-		l.undo(n, trips)
+		l.undo(trips)
 	}
 	return err
 }
@@ -118,7 +118,7 @@ func (l *Limiter) carryOut(t *script.Trip) {
 // undo returns what the trips spent, because another trip of the same call denied
 // or failed. A server is asked in the background. Tokens that have come back by
 // themselves are not returned again. If an undo fails, the tokens stay spent.
-func (l *Limiter) undo(n *limitsInForce, trips []*script.Trip) {
+func (l *Limiter) undo(trips []*script.Trip) {
 	for _, t := range trips {
 		if !t.Allowed || t.Err != nil && !errors.Is(t.Err, stint.ErrNotDurable) {
 			continue
@@ -140,7 +140,7 @@ func (l *Limiter) undo(n *limitsInForce, trips []*script.Trip) {
 		}
 		if len(back) > 0 {
 			l.begin(func() {
-				for _, t := range l.trips(n, script.Undo, back, time.Now()) {
+				for _, t := range l.trips(script.Undo, back, time.Now()) {
 					t.Gate = l.node.Of(t.Requests[0].Bucket)
 					l.server.Run(t)
 				}

@@ -154,8 +154,8 @@ func (o *Outage) chargeFor(own stint.Key) (*charge, error) {
 	if excess > n.longest(key) || owed.seen > now+tolerance { // requests had a larger limit of their own
 		tolerance = max(tolerance, owed.own-now)
 	}
-	r := &script.Request{Key: n.Name(key), Need: (excess-1)/int64(n.Nodes) + 1, Tolerance: tolerance}
-	return &charge{key, owed, script.Trip{Op: script.Charge, Since: n.Loaded(), Requests: []*script.Request{r}}}, nil
+	r := &script.Request{Since: n.Loaded(), Key: n.Name(key), Need: (excess-1)/int64(n.Nodes) + 1, Tolerance: tolerance}
+	return &charge{key, owed, script.Trip{Op: script.Charge, Requests: []*script.Request{r}}}, nil
 }
 
 // pay makes charges, and returns the error of one that failed. What this machine has

@@ -60,10 +60,10 @@ func (t *Table) denies(s *shard, key stint.Key, room, elapsed int64) (o script.A
 // answers do not say which is older if the server's clock was set back: then the
 // later question has the newer one. An answer under other limits than those in
 // force is not remembered.
-func (t *Table) Saw(r *script.Request, since *script.Since, sent int64, empty bool) {
+func (t *Table) Saw(r *script.Request, sent int64, empty bool) {
 	s := t.lock(r.Bucket)
 	defer s.mu.Unlock()
-	t.saw(s, r.Bucket, since, r.Answer, sent, empty)
+	t.saw(s, r.Bucket, r.Since, r.Answer, sent, empty)
 }
 
 // saw is Saw for a caller that holds the lock of the shard.

@@ -19,7 +19,7 @@ func TestSeenOrder(t *testing.T) {
 	second := int64(time.Second)
 	empty := func(now int64) script.Answer { return script.Answer{Now: now, TAT: now + 100*second} }
 	table := NewTable(Config{RepeatDenials: time.Second})
-	put := func(o script.Answer, sent int64) { table.Saw(&script.Request{Bucket: key, Answer: o}, nil, sent, true) }
+	put := func(o script.Answer, sent int64) { table.Saw(&script.Request{Bucket: key, Answer: o}, sent, true) }
 	denied := func(elapsed int64) (o script.Answer, is bool) {
 		r := script.Request{Bucket: key}
 		is = table.Denies(&r, elapsed)

@@ -15,16 +15,15 @@ import (
 // some, for at most Config.Timeout. If done is false, no token of the lease was
 // used, and the caller must make a trip. So it is for a bucket that is seldom
 // asked for, and if as many callers wait as a lease has tokens. waited is when the
-// caller began to wait, or zero if it did not. since is that of the limits of the
-// request.
-func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited time.Time, err error) {
+// caller began to wait, or zero if it did not.
+func (t *Table) Spend(r *script.Request) (done bool, waited time.Time, err error) {
 	if r.Cost == 0 {
 		return false, waited, nil
 	}
 	elapsed := t.Elapsed()
 	s := t.lock(r.Bucket)
 	defer s.mu.Unlock()
-	b := s.of(t, r, since, elapsed)
+	b := s.of(t, r, elapsed)
 	if b == nil {
 		return false, waited, nil
 	}
@@ -72,7 +71,7 @@ func (t *Table) Spend(r *script.Request, since *script.Since) (done bool, waited
 
 // SpendAll takes from the leases if each bucket has one with enough tokens.
 // Otherwise it takes nothing, and records the demand.
-func (t *Table) SpendAll(rs []*script.Request, since *script.Since) bool {
+func (t *Table) SpendAll(rs []*script.Request) bool {
 	elapsed := t.Elapsed()
 	var at []int
 	for _, r := range rs {
@@ -92,7 +91,7 @@ func (t *Table) SpendAll(rs []*script.Request, since *script.Since) bool {
 	for i, r := range rs {
 		s := &t.shards[at[i]]
 		is := s.buckets[r.Bucket] != nil
-		if bs[i] = s.of(t, r, since, elapsed); bs[i] == nil {
+		if bs[i] = s.of(t, r, elapsed); bs[i] == nil {
 			return false
 		}
 		if bs[i].left(elapsed) < r.Cost {

@@ -76,19 +76,19 @@ func (t *Table) lock(key stint.Key) *shard {
 }
 
 // of returns the bucket of a request, which may be new, or nil if it may have no lease:
-// there are too many buckets, or the limits of the request, which are those of since,
-// are not in force any more. A bucket whose limit has changed is new.
-func (s *shard) of(t *Table, r *script.Request, since *script.Since, elapsed int64) *bucket {
+// there are too many buckets, or the limits of the request are not in force any more. A
+// bucket whose limit has changed is new.
+func (s *shard) of(t *Table, r *script.Request, elapsed int64) *bucket {
 	b := s.buckets[r.Bucket]
 	if b != nil && b.limit == r.Limit {
-		b.since = since
+		b.since = r.Since
 		return b
 	}
-	if since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
+	if r.Since != t.since.Load() || b == nil && len(s.buckets) >= maxBuckets && !s.makeRoom() {
 		return nil
 	}
 	b = &bucket{lease: newLease(r.Limit.Burst, int64(r.Limit.Tolerance()), t.MaxLease, elapsed),
-		key: r.Bucket, limit: r.Limit, since: since}
+		key: r.Bucket, limit: r.Limit, since: r.Since}
 	s.buckets[r.Bucket] = b
 	return b
 }

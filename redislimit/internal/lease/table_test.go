@@ -21,7 +21,7 @@ func TestTableBounded(t *testing.T) {
 	table.SetLimits(since, func(stint.Key) (stint.Limit, error) { return limit, nil })
 	s := &table.shards[0]
 	of := func(id string, since *script.Since) *bucket {
-		return s.of(table, &script.Request{Bucket: stint.Name(1).Key(id), Limit: limit}, since, 0)
+		return s.of(table, &script.Request{Bucket: stint.Name(1).Key(id), Limit: limit, Since: since}, 0)
 	}
 	for i := range 2 * maxBuckets {
 		require.NotNil(t, of(fmt.Sprint(i), since), "a bucket without tokens makes space")

@@ -239,7 +239,7 @@ func (in *lane) take(t *Trip) []*Trip {
 	batch, buckets := []*Trip{t}, len(t.Requests)
 	for len(in.waiting) > 0 {
 		next := in.waiting[0]
-		if buckets += len(next.Requests); buckets > most || next.Since != t.Since || next.Gate != t.Gate {
+		if buckets += len(next.Requests); buckets > most || next.Requests[0].Since != t.Requests[0].Since || next.Gate != t.Gate {
 			break
 		}
 		batch = append(batch, in.pop())

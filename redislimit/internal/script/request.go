@@ -31,6 +31,7 @@ const (
 // nanoseconds, instants in Unix nanoseconds.
 type Request struct {
 	Bucket   stint.Key
+	Since    *Since      // of the limits that it was made with
 	Limit    stint.Limit // that decides
 	Mode     stint.Mode
 	Cost     int64

@@ -206,7 +206,7 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 		replicas = s.Replicas
 	}
 	sent := time.Now()
-	reply, acknowledged, err := s.run(ctx, Decisions, batch[0].Since, keys, args, replicas)
+	reply, acknowledged, err := s.run(ctx, Decisions, batch[0].Requests[0].Since, keys, args, replicas)
 	if err != nil {
 		return err
 	}

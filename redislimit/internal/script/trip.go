@@ -9,9 +9,8 @@ import (
 // are those of one call, as Server.Calls has them. Server.Run carries a trip out.
 type Trip struct {
 	Op       Op
-	Requests []*Request // with the answers
+	Requests []*Request // with the answers, made with the same limits
 	Synced   bool       // wait for replicas
-	Since    *Since     // when the settings of these requests were loaded
 	Gate     Gate
 	Begun    time.Time // when its caller's call began
 
