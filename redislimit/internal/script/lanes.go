@@ -272,10 +272,3 @@ func (s *Server) call(batch []*Trip) (again bool) {
 	gate.Ended(err)
 	return false
 }
-
-// finish gives all trips the error.
-func finish(batch []*Trip, err error) {
-	for _, t := range batch {
-		t.Err = err
-	}
-}

@@ -109,13 +109,20 @@ func bounds(now int64, sent time.Time) (least, most int64) {
 	return least, least + int64(received.Sub(sent))
 }
 
-// Load sets the Since to the server's present time, if it is not known yet.
+// Load sets the Since to the server's present time, if it is not known yet, and returns
+// it as the scripts have it.
 func (s *Server) Load(ctx context.Context, n *Since) (string, error) {
 	if s.Plain {
 		return "", nil
 	}
-	if n.Int64.Load() == 0 {
-		micros, err := s.askTime(ctx)
+	if n.Int64.Load() == 0 && s.Now != nil {
+		n.CompareAndSwap(0, max(1, Instant(s.Now())/1000))
+	} else if n.Int64.Load() == 0 {
+		reply, err := s.client.do(ctx, "TIME")
+		micros, ok := timeOf(reply)
+		if err == nil && !ok {
+			err = fmt.Errorf("redislimit: server replied %v to TIME", reply)
+		}
 		if err != nil {
 			if err = Explain(err); errors.Is(err, ErrNoAnswer) { // TIME spends nothing
 				err = fmt.Errorf("%w: no answer in time", ErrAway)
@@ -125,21 +132,6 @@ func (s *Server) Load(ctx context.Context, n *Since) (string, error) {
 		n.CompareAndSwap(0, max(1, micros))
 	}
 	return strconv.FormatInt(n.Int64.Load(), 10), nil
-}
-
-// askTime returns the server's time in microseconds.
-func (s *Server) askTime(ctx context.Context) (micros int64, err error) {
-	if s.Now != nil {
-		return Instant(s.Now()) / 1000, nil
-	}
-	reply, err := s.client.do(ctx, "TIME")
-	if err != nil {
-		return 0, err
-	}
-	if micros, ok := timeOf(reply); ok {
-		return micros, nil
-	}
-	return 0, fmt.Errorf("redislimit: server replied %v to TIME", reply)
 }
 
 // timeOf reads a reply to TIME.

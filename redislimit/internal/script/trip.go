@@ -35,3 +35,10 @@ type Since struct{ atomic.Int64 }
 
 // MaxTogether is the most buckets of one trip.
 const MaxTogether = 64
+
+// finish gives all trips the error.
+func finish(batch []*Trip, err error) {
+	for _, t := range batch {
+		t.Err = err
+	}
+}
