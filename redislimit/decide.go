@@ -54,14 +54,24 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	var part stint.Decision // of a lease that had some of the tokens
 	if r.leased {
 		var done bool
-		done, begun, lost = l.oneLeased(op, &r.Request)
-		switch {
-		case done && lost != nil:
+		switch op {
+		case script.Spend:
+			done, begun, lost = l.leases.Spend(&r.Request)
+			if lost != nil && (errors.Is(lost, ErrAway) ||
+				l.opts.away(r.Bucket.Name) != AwayClosed && l.node.Of(r.Bucket).Away()) {
+				done = false // perhaps this machine decides
+			}
+		case script.Check:
+			done = l.leases.Check(&r.Request)
+		case script.Part:
+			if done = l.leases.Take(&r.Request); r.Taken > 0 {
+				part = r.Decision(op)
+			}
+		}
+		if done && lost != nil {
 			return stint.Decision{}, l.ended(lost)
-		case done:
+		} else if done {
 			return r.Decision(op), nil
-		case r.Taken > 0:
-			part = r.Decision(op)
 		}
 	}
 	sent := l.elapsed()

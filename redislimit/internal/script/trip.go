@@ -6,7 +6,7 @@ import (
 )
 
 // Trip is a group of requests that the script carries out all or none. Their keys
-// are those of one call, as Server.Calls has them. Server.Run carries a trip out.
+// are those of one call, as Calls has them. Server.Run carries a trip out.
 type Trip struct {
 	Op       Op
 	Requests []*Request // with the answers, made with the same limits
