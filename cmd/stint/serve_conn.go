@@ -48,7 +48,6 @@ type serveConn struct {
 	throttles []throttle
 	requests  []stint.Request
 	decisions []stint.Decision
-	valid     stint.Limit // the last one that was checked
 
 	writeTimeout time.Duration
 	measured     func() // for tests: before the replies are sent

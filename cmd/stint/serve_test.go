@@ -383,17 +383,49 @@ func TestServePipelineDamage(t *testing.T) {
 	}
 }
 
+// A command that fails leaves those that came with it alone, and a key that comes
+// twice is spent from twice.
+func TestServeEachForItself(t *testing.T) {
+	var now atomic.Int64
+	now.Store(time.Now().UnixNano())
+	path := serveDB(t)
+	owner := newTestServerAt(t, path, &now, stint.Names{})
+	guest := newTestServerAt(t, path, &now, stint.Names{})
+	for i, s := range []*server{owner, guest} {
+		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
+		assert.Equal(t, []string{
+			"[0 10 9 -1 86400]",
+			"-Cell error: burst is 10000000001, want a bucket that refills within 100 years",
+			"[1 10 9 -1 86400]", // more than a full bucket has
+			"[0 10 8 -1 172800]",
+			"-Cell error: burst is 10000000001, want a bucket that refills within 100 years",
+			"[0 10 9 -1 86400]",
+		}, piped(t, s, a+" 9 1 86400", a+" 10000000000 1 1", a+" 9 1 86400 11", a+" 9 1 86400", b+" 10000000000 1 1",
+			b+" 9 1 86400"), s.limiter.Role())
+	}
+}
+
 // throttled sends a pipeline that spends one of ten tokens of each key, and
 // returns the replies.
 func throttled(t *testing.T, s *server, keys ...string) (replies []string) {
 	t.Helper()
+	for i, key := range keys {
+		keys[i] = key + " 9 1 86400"
+	}
+	return piped(t, s, keys...)
+}
+
+// piped sends a pipeline of CL.THROTTLEs with these arguments, and returns the
+// replies.
+func piped(t *testing.T, s *server, args ...string) (replies []string) {
+	t.Helper()
 	c := &serveConn{server: s, known: true}
-	for _, key := range keys {
-		c.do(bytes.Fields([]byte("CL.THROTTLE " + key + " 9 1 86400")))
+	for _, of := range args {
+		c.do(bytes.Fields([]byte("CL.THROTTLE " + of)))
 	}
 	c.decide()
 	in := respClient{in: bufio.NewReader(bytes.NewReader(c.out.Buf))}
-	for range keys {
+	for range args {
 		replies = append(replies, in.reply(t))
 	}
 	return replies

@@ -5,19 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
 )
 
 // throttle is one command CL.THROTTLE or GCRA.
 type throttle struct {
 	request stint.Request
-	burst   int64
+	never   bool // it asks for more than a full bucket has, so the request only looks
 	gcra    bool // the reply is that of GCRA
 }
 
@@ -83,14 +81,13 @@ func (c *serveConn) parseThrottle(command [][]byte) (t throttle, wrong string) {
 	if interval == 0 {
 		return t, throttleError + cellError + "Zero rates are not supported"
 	}
-	return c.throttleOf(key, burst, time.Duration(interval), quantity, throttle{})
+	return c.throttleOf(key, burst, time.Duration(interval), quantity, false), ""
 }
 
 // parseGCRA reads a GCRA key max_burst tokens_per_period period [TOKENS n], as
 // Redis does: the time of a token is rounded to a microsecond, and is at least one.
 // wrong is the error if it is malformed, in Redis's words.
 func (c *serveConn) parseGCRA(command [][]byte) (t throttle, wrong string) {
-	t.gcra = true
 	if len(command) < 5 || len(command) > 7 {
 		return t, "ERR wrong number of arguments for 'gcra' command"
 	}
@@ -125,7 +122,7 @@ func (c *serveConn) parseGCRA(command [][]byte) (t throttle, wrong string) {
 	if micros > float64(math.MaxInt64/int64(time.Microsecond)) {
 		return t, "ERR a token takes more than 292 years: use a shorter period"
 	}
-	return c.throttleOf(command[1], burst, time.Duration(micros)*time.Microsecond, tokens, t)
+	return c.throttleOf(command[1], burst, time.Duration(micros)*time.Microsecond, tokens, true), ""
 }
 
 // wrongKey says what is wrong with a key; it returns "" if nothing is.
@@ -136,20 +133,15 @@ func wrongKey(key []byte) string {
 	return ""
 }
 
-// throttleOf completes a command whose arguments have been read.
-func (c *serveConn) throttleOf(
-	key []byte, burst int64, interval time.Duration, tokens int64, t throttle,
-) (_ throttle, wrong string) {
+// throttleOf returns a command whose arguments have been read.
+func (c *serveConn) throttleOf(key []byte, burst int64, interval time.Duration, tokens int64, gcra bool) throttle {
 	limit := stint.Limit{Burst: burst + 1, Count: 1, Period: interval, Durability: c.server.durability}
-	if limit != c.valid { // a client sends the same limits again and again
-		if err := limit.Validate(); err != nil { // it would fail all that are decided together
-			return t, t.error(err)
-		}
-		c.valid = limit
+	t := throttle{gcra: gcra, never: tokens > limit.Burst}
+	if t.never {
+		tokens = 0
 	}
 	t.request = stint.Request{Key: c.server.throttle.Key(string(key)), Cost: tokens, Limit: limit}
-	t.burst = limit.Burst
-	return t, ""
+	return t
 }
 
 // error returns the reply of a command that failed.
@@ -161,101 +153,55 @@ func (t *throttle) error(err error) string {
 }
 
 // collect appends a command to those that are decided next, or replies what is
-// wrong with it. A key is there only once, because each decision must see what the
-// one before it spent.
+// wrong with it.
 func (c *serveConn) collect(t throttle, wrong string) {
 	if wrong != "" {
 		c.decide()
 		c.out.Error(wrong)
 		return
 	}
-	if t.request.Cost > t.burst {
-		c.decide()
-		c.neverAllowed(t)
-		return
-	}
-	if len(c.throttles) == mostTogether ||
-		slices.ContainsFunc(c.throttles, func(other throttle) bool { return other.request.Key == t.request.Key }) {
+	if len(c.throttles) == mostTogether {
 		c.decide()
 	}
 	c.throttles = append(c.throttles, t)
 }
 
-// decide decides the commands that collect has kept, at one instant and in
-// one commit, and replies in their order. Each is decided for itself.
+// decide decides the commands that collect has kept, each for itself and all in
+// one commit, and replies in their order.
 func (c *serveConn) decide() {
 	if len(c.throttles) == 0 {
 		return
 	}
-	mode := stint.SpendOnly
-	if len(c.throttles) == 1 {
-		mode = stint.CheckAndSpend
-	}
 	c.requests = c.requests[:0]
 	for _, t := range c.throttles {
-		t.request.Mode = mode
 		c.requests = append(c.requests, t.request)
 	}
 	c.decisions = append(c.decisions[:0], make([]stint.Decision, len(c.requests))...)
-	_, err := c.server.limiter.Do(context.Background(), c.requests, c.decisions)
-	var errs []error // of each; none after success
-	if err != nil {
-		errs = c.decideEach(err)
+	var failures []error // one for each request without a decision, in order
+	err := c.server.limiter.DoEach(context.Background(), c.requests, c.decisions)
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		failures = joined.Unwrap()
 	}
 	for i, t := range c.throttles {
-		if errs != nil && errs[i] != nil {
-			c.out.Error(t.error(errs[i]))
-		} else {
-			c.answer(&t, &c.decisions[i])
+		if d := &c.decisions[i]; err == nil || *d != (stint.Decision{}) {
+			c.answer(&t, d)
+			continue
+		}
+		c.out.Error(t.error(errors.Unwrap(failures[0]))) // without the number of the request
+		if len(failures) > 1 {                           // one is that of all requests if a guest could not ask
+			failures = failures[1:]
 		}
 	}
 	c.throttles = c.throttles[:0]
 }
 
-// decideEach is called after requests failed together. The error may be that of a
-// single key, such as one whose page is damaged. So it decides each request by
-// itself, and returns the error of each. If tokens may have been spent already, or
-// no process owns the file, each keeps the error of the first try.
-func (c *serveConn) decideEach(together error) []error {
-	errs := slices.Repeat([]error{together}, len(c.requests))
-	if len(errs) == 1 || errors.Is(together, stint.ErrNotDurable) ||
-		errors.Is(together, hostlimit.ErrNoAnswer) || errors.Is(together, hostlimit.ErrNoOwner) {
-		return errs
-	}
-	var failures []error // one for each request without a decision, in order
-	if joined, ok := c.server.limiter.DoEach(context.Background(), c.requests, c.decisions).(interface{ Unwrap() []error }); ok {
-		failures = joined.Unwrap()
-	}
-	for i := range errs {
-		switch {
-		case c.decisions[i] != (stint.Decision{}):
-			errs[i] = nil
-		case len(failures) > 0:
-			errs[i] = errors.Unwrap(failures[0]) // without the number of the request
-			if len(failures) > 1 {               // one is that of all requests if a guest could not ask
-				failures = failures[1:]
-			}
-		}
-	}
-	return errs
-}
-
-// neverAllowed answers a request for more than a full bucket has.
-func (c *serveConn) neverAllowed(t throttle) {
-	t.request.Cost = 0
-	d, err := c.server.limiter.SpendAll(t.request)
-	if err != nil {
-		c.out.Error(t.error(err))
-		return
-	}
-	d.Allowed, d.RetryAfter = false, -1
-	c.answer(&t, &d)
-}
-
 func (c *serveConn) answer(t *throttle, d *stint.Decision) {
+	if t.never {
+		d.Allowed, d.RetryAfter = false, -1
+	}
 	c.out.Array(5)
 	if !t.gcra {
-		c.five(t.burst, t.left(d), d)
+		c.five(t.request.Limit.Burst, t.left(d), d)
 		return
 	}
 	limited, retry := int64(1), d.RetryAfter.Seconds()
@@ -265,7 +211,7 @@ func (c *serveConn) answer(t *throttle, d *stint.Decision) {
 		retry = -1
 	}
 	c.out.Int(limited)
-	c.out.Int(t.burst)
+	c.out.Int(t.request.Limit.Burst)
 	c.out.Int(d.Remaining)
 	c.out.Double(retry)
 	c.out.Double(d.ResetAfter.Seconds())
