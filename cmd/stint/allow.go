@@ -3,7 +3,7 @@ package main
 import "github.com/spf13/cobra"
 
 func newAllow() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToSpend, act: spend, done: "allowed"},
+	return newDecision(&decideFlags{open: writing.target, act: spend, done: "allowed"},
 		&cobra.Command{
 			Use:   "allow ID",
 			Short: "Spend tokens of ID's bucket if they are there",

@@ -33,7 +33,7 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, failed(from.Close())) }()
+	defer func() { err = errors.Join(err, from.Close()) }()
 	ctx, stop := untilInterrupted(cmd) // before there is a file that would be left behind
 	defer stop()
 	if to == "-" {
@@ -56,16 +56,9 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 // source returns the file, or the program that has it. If the backup goes to a
 // pipe, it is a copy of what the program sends, which a reader that stalls would
 // break off.
-func (f *dbFlags) source(to string) (interface {
-	snapshotter
-	io.Closer
-}, error) {
+func (f *dbFlags) source(to string) (*source, error) {
 	if to == "-" {
 		return f.look()
 	}
-	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
-	if owner != nil {
-		return owner, err
-	}
-	return store, err
+	return f.reach(reading)
 }

@@ -38,7 +38,7 @@ sums that verify needs.`,
 }
 
 func (f *dbFlags) compact(cmd *cobra.Command) error {
-	store, err := f.openExisting()
+	store, err := f.open(changing)
 	if err != nil {
 		return err
 	}

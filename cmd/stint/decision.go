@@ -113,7 +113,7 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	f.pid = to.pid()
+	f.pid = to.pid
 	switch {
 	case f.act == nil:
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })

@@ -203,10 +203,10 @@ func TestErrorNames(t *testing.T) {
 
 // If serve cannot write its labels, such as to a full disk, a retry may succeed.
 func TestServeStatus(t *testing.T) {
-	store, err := (&dbFlags{path: filepath.Join(t.TempDir(), "a.db")}).open()
+	in, err := (&dbFlags{path: filepath.Join(t.TempDir(), "a.db")}).reach(writing)
 	require.NoError(t, err)
-	require.NoError(t, store.Close()) // it can write nothing from now on
-	_, err = numbersOf(store)(throttleLabel)
+	require.NoError(t, in.Close()) // it can write nothing from now on
+	_, err = in.declare(throttleLabel)
 	require.Error(t, err)
 	assert.Equal(t, statusFailed, status(err), err)
 }

@@ -47,17 +47,17 @@ in base64, and "base64":true says so.`,
   stint export | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.read(func(store *readStore, now time.Time) error { return failed(export(cmd, store, now)) })
+			return f.read(func(in *source, now time.Time) error { return failed(export(cmd, in, now)) })
 		},
 	}
 	f.register(cmd, dbUsage)
 	return cmd
 }
 
-func export(cmd *cobra.Command, store *readStore, now time.Time) error {
+func export(cmd *cobra.Command, in *source, now time.Time) error {
 	bar := newProgress(cmd.ErrOrStderr(), "exporting", -1, false)
 	defer bar.close()
-	names := store.Labels()
+	names := in.labels
 	for name, label := range names {
 		if !utf8.ValidString(label) { // JSON would change it
 			return fmt.Errorf("the label %q of number %d is not UTF-8; "+
@@ -69,7 +69,7 @@ func export(cmd *cobra.Command, store *readStore, now time.Time) error {
 		return err
 	}
 	for _, name := range append([]stint.Name{stint.Unknown}, slices.Sorted(maps.Keys(names))...) {
-		for c, err := range store.All(name) {
+		for c, err := range in.store.All(name) {
 			if err != nil {
 				return err
 			}

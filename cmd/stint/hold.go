@@ -49,7 +49,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 			case len(args) == 0 && (given("for") || f.end):
 				return misuse(cmd, "no ID given: without one, hold lists what is held")
 			case len(args) == 0:
-				return f.db.read(func(store *readStore, now time.Time) error { return f.list(cmd, store, now) })
+				return f.db.read(func(in *source, now time.Time) error { return f.list(cmd, in, now) })
 			case f.end:
 				return f.endHold(cmd, args[0])
 			case given("for"):
@@ -126,11 +126,11 @@ func (f *holdFlags) change(id string, until func(decider) time.Time) (before, af
 	if err := checkID(id, f.name); err != nil {
 		return before, after, err
 	}
-	to, err := f.db.openToGive(f.label())
+	to, err := changing.target(&f.db, f.label())
 	if err != nil {
 		return before, after, err
 	}
-	f.pid = to.pid()
+	f.pid = to.pid
 	err = to.do(f.label(), stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
 		if before, err = l.Bucket(key); err != nil {
 			return err
@@ -144,9 +144,9 @@ func (f *holdFlags) change(id string, until func(decider) time.Time) (before, af
 }
 
 // list prints what is held, by label and id.
-func (f *holdFlags) list(cmd *cobra.Command, store *readStore, now time.Time) error {
-	names := store.Labels()
-	held, err := holds(store, now)
+func (f *holdFlags) list(cmd *cobra.Command, in *source, now time.Time) error {
+	names := in.labels
+	held, err := holds(in.store, now)
 	if err != nil {
 		return failed(err)
 	}
@@ -174,7 +174,7 @@ func (f *holdFlags) list(cmd *cobra.Command, store *readStore, now time.Time) er
 			if id != "" || key.ID == "" {
 				fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(id), what, until.Format(clockFormat))
 			}
-		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, store.pid}); err != nil {
+		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, in.pid}); err != nil {
 			return failed(err)
 		}
 	}

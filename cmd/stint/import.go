@@ -108,7 +108,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 // put saves the buckets and holds that end later than those in the file. It
 // removes all others from in, and returns how many had not expired.
 func (f *importFlags) put(in *imported) (all int, err error) {
-	store, err := f.db.open()
+	store, err := f.db.open(writing)
 	if err != nil {
 		return 0, err
 	}

@@ -140,7 +140,7 @@ func (f *dbFlags) setNames(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	store, err := f.openExisting()
+	store, err := f.open(changing)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (l *waiter) step(ctx context.Context, deadline time.Time) (delay time.Durat
 		db.lockTimeout, outOfTime = left, true
 	}
 	db.stop = ctx.Done()
-	store, owner, err := openOrAsk(&db, (*dbFlags).open)
+	in, err := db.reach(writing)
 	switch {
 	case errors.Is(err, errInterrupted):
 		return 0, errors.Join(errNotRun, l.leave())
@@ -92,24 +92,25 @@ func (l *waiter) step(ctx context.Context, deadline time.Time) (delay time.Durat
 		return 0, &ended{statusTryLater, fmt.Sprintf("%v: retry, or wait longer with --timeout", err)}
 	case err != nil:
 		return 0, err
-	case owner != nil:
-		return 0, l.ask(ctx, owner, deadline)
+	case in.owner != nil:
+		return 0, l.ask(ctx, in, deadline)
 	}
-	now, err := timeOf(db.cmd, store)
+	now, err := timeOf(db.cmd, in.store)
 	if err == nil {
-		delay, err = l.spend(store, now, now.Add(time.Until(deadline)))
+		delay, err = l.spend(in.store, now, now.Add(time.Until(deadline)))
 	}
-	return delay, errors.Join(err, failed(store.Close()))
+	return delay, errors.Join(err, in.Close())
 }
 
 // ask spends the tokens at the program that has the file open, and waits in its
 // queue. If the program closes the file, the next step begins again.
-func (l *waiter) ask(ctx context.Context, owner *hostlimit.Limiter, deadline time.Time) (err error) {
-	to, err := targetAt(owner, l.f.limits.label())
+func (l *waiter) ask(ctx context.Context, in *source, deadline time.Time) error {
+	owner := in.owner
+	name, err := in.number(l.f.limits.label())
 	if err != nil {
-		return err
+		return errors.Join(err, in.Close())
 	}
-	r := to.request(l.limit, l.id, l.f.cost)
+	r := (&target{owner: owner, name: name}).request(l.limit, l.id, l.f.cost)
 	var d stint.Decision
 	if l.f.wait {
 		within, stop := context.WithDeadline(ctx, deadline)
@@ -264,28 +265,28 @@ func (l *waiter) leave() error {
 	}
 	db := l.f.db
 	db.lockTimeout = min(db.lockTimeout, leaveTimeout)
-	store, owner, err := openOrAsk(&db, (*dbFlags).openExisting)
+	in, err := db.reach(changing)
 	switch {
 	case errors.Is(err, stint.ErrLocked):
 		return nil // the turn stays in the file
 	case err != nil:
 		return err
-	case owner != nil:
-		return failed(owner.Close())
+	case in.owner != nil:
+		return in.Close()
 	}
-	now, err := timeOf(db.cmd, store)
+	now, err := timeOf(db.cmd, in.store)
 	if err != nil {
-		return errors.Join(err, failed(store.Close()))
+		return errors.Join(err, in.Close())
 	}
-	last, err := l.last(store, now)
+	last, err := l.last(in.store, now)
 	if err == nil && last == l.turn {
 		last -= l.needs()
 		if _, end := l.limit.PeriodAt(now); l.limit.FollowsCalendar() && last == end.UnixNano() {
 			last = 0 // no process waits for the next period
 		}
-		err = l.setLast(store, last)
+		err = l.setLast(in.store, last)
 	}
-	return errors.Join(err, failed(store.Close()))
+	return errors.Join(err, in.Close())
 }
 
 // leaveTimeout is how long an interrupted process waits for the file, to give its
@@ -302,7 +303,7 @@ func (l *waiter) take(lim decider, r stint.Request) (stint.Decision, error) {
 
 // refund returns the tokens, except those that time has brought back.
 func (l *waiter) refund() error {
-	to, err := l.f.db.openToGive(l.f.limits.label())
+	to, err := changing.target(&l.f.db, l.f.limits.label())
 	if err == nil {
 		_, err = to.decide(func(lim decider, r stint.Request) (stint.Decision, error) {
 			return refund(lim, r.SpentAt(l.spent))

@@ -36,7 +36,7 @@ func TestRefundOfLongRun(t *testing.T) {
 		ago  time.Duration // since the command took its token
 		left int64
 	}{{0, 1}, {time.Hour, 0}} {
-		store, err := l.f.db.open()
+		store, err := l.f.db.open(writing)
 		require.NoError(t, err)
 		d, err := l.decide(store, l.take)
 		require.NoError(t, err)
@@ -44,7 +44,7 @@ func TestRefundOfLongRun(t *testing.T) {
 		require.NoError(t, store.Close())
 		l.spent = l.spent.Add(-c.ago)
 		require.NoError(t, l.refund())
-		store, err = l.f.db.open()
+		store, err = l.f.db.open(writing)
 		require.NoError(t, err)
 		d, err = l.decide(store, check)
 		require.NoError(t, err)
@@ -59,7 +59,7 @@ func TestTurnOfInterrupted(t *testing.T) {
 	now := time.Now()
 	place := func() (l *waiter, delay time.Duration) {
 		l = newWaiter(t, db)
-		store, err := l.f.db.open()
+		store, err := l.f.db.open(writing)
 		require.NoError(t, err)
 		delay, err = l.spend(store, now, now.Add(10*time.Hour))
 		require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestTurnOfInterrupted(t *testing.T) {
 	}
 	place()
 	l, want := place()
-	other, err := l.f.db.open()
+	other, err := l.f.db.open(writing)
 	require.NoError(t, err)
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -82,7 +82,7 @@ func TestTurnOfInterrupted(t *testing.T) {
 	l, delay := place()
 	require.InDelta(t, want, delay, float64(time.Minute))
 
-	other, err = l.f.db.open()
+	other, err = l.f.db.open(writing)
 	require.NoError(t, err)
 	require.NoError(t, l.leave(), "it leaves its turn to a process that has the file")
 	require.NoError(t, other.Close())
@@ -94,7 +94,7 @@ func TestLine(t *testing.T) {
 	now := time.Now()
 	const anyTime = 10_000 * time.Hour
 	spend := func(l *waiter, within time.Duration) (delay time.Duration, err error) {
-		store, err := l.f.db.open()
+		store, err := l.f.db.open(writing)
 		require.NoError(t, err)
 		delay, err = l.spend(store, now, now.Add(within))
 		require.NoError(t, store.Close())
@@ -188,7 +188,7 @@ func TestLineCalendar(t *testing.T) {
 	_, next := newCalendarWaiter(1).limit.PeriodAt(now)
 	_, afterNext := newCalendarWaiter(1).limit.PeriodAt(next)
 	spend := func(l *waiter) (time.Time, error) {
-		store, err := l.f.db.open()
+		store, err := l.f.db.open(writing)
 		require.NoError(t, err)
 		delay, err := l.spend(store, now, now.Add(anyTime))
 		require.NoError(t, store.Close())

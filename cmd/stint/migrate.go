@@ -102,7 +102,7 @@ func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
 
 // addNames adds the labels that the file has for other numbers.
 func (f *importFlags) addNames(names map[stint.Name]string) error {
-	store, err := f.db.openExisting()
+	store, err := f.db.open(changing)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

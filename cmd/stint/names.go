@@ -27,18 +27,18 @@ LABEL: under it "run --wait" keeps the last turn of each id.
   stint names --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			store, err := f.db.look()
+			in, err := f.db.look()
 			if err != nil {
 				return err
 			}
-			names, lines := store.Labels(), map[stint.Name]string{}
+			names, lines := in.labels, map[stint.Name]string{}
 			for name, label := range names {
 				if limit, ok := lineOf(names, label); ok {
 					lines[name] = "\tthe queue of run --wait for " + display.Printable(names[limit])
 				}
 			}
-			if err := store.Close(); err != nil {
-				return failed(err)
+			if err := in.Close(); err != nil {
+				return err
 			}
 			var b strings.Builder
 			tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

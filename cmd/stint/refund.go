@@ -3,7 +3,7 @@ package main
 import "github.com/spf13/cobra"
 
 func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: (*dbFlags).openToGive, act: refund, done: "refunded"},
+	return newDecision(&decideFlags{open: changing.target, act: refund, done: "refunded"},
 		&cobra.Command{
 			Use:     "refund ID",
 			Short:   "Return tokens to ID's bucket",

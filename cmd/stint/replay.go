@@ -244,7 +244,7 @@ func (f *replayFlags) open(c *replay.Config) (_ *replay.Replay, err error) {
 	}
 	c.Store = stint.NewMemStore()
 	if f.db.path != "" {
-		file, err := f.db.open()
+		file, err := f.db.open(writing)
 		if err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 func newReset() *cobra.Command {
-	f := &decideFlags{open: (*dbFlags).openToGive, done: "reset"}
+	f := &decideFlags{open: changing.target, done: "reset"}
 	many := &resetFlags{}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
@@ -97,13 +97,13 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if _, err := f.limits.among(numbers); err != nil {
 		return err
 	}
-	to, err := f.db.openToGive(f.limits.label())
+	to, err := f.open(&f.db, f.limits.label())
 	if err != nil {
 		return err
 	}
 	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
 	defer stop()
-	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid()}}
+	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid}}
 	if err := found.find(ctx, to, m.prefix); err != nil {
 		return errors.Join(err, failed(to.Close()))
 	}

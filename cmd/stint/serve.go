@@ -268,29 +268,12 @@ func (s *server) open(f *serveFlags, path string) error {
 // load returns the limits of the flags, with the numbers of the file or of the
 // program that has it open.
 func (s *server) load(f *serveFlags) (*stint.Limits, error) {
-	store, owner, err := openOrAsk(&f.db, (*dbFlags).open)
+	in, err := f.db.reach(writing)
 	if err != nil {
 		return nil, err
 	}
-	var file numberer = store
-	if owner != nil {
-		file = owner
-	}
-	limits, err := s.numbered(f, numbersOf(file))
-	return limits, errors.Join(err, failed(file.Close()))
-}
-
-// numberer is a file, or the program that has it open.
-type numberer interface {
-	Number(label string) (stint.Name, error)
-	Close() error
-}
-
-func numbersOf(file numberer) func(label string) (stint.Name, error) {
-	return func(label string) (stint.Name, error) {
-		name, err := file.Number(label)
-		return name, failed(err)
-	}
+	limits, err := s.numbered(f, in.declare)
+	return limits, errors.Join(err, in.Close())
 }
 
 // numbered returns the limits of the flags, and notes their numbers.

@@ -7,7 +7,7 @@ import (
 )
 
 func newSpend() *cobra.Command {
-	f := &decideFlags{open: (*dbFlags).openToSpend, act: spend, done: "spent"}
+	f := &decideFlags{open: writing.target, act: spend, done: "spent"}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
 		Short: "Spend tokens of ID's bucket, or with --force all that are there",

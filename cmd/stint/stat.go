@@ -34,8 +34,8 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
   stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.db.read(func(store *readStore, now time.Time) error {
-				st, err := count(cmd, store, now)
+			return f.db.read(func(in *source, now time.Time) error {
+				st, err := f.count(cmd, in, now)
 				if err != nil {
 					return failed(err)
 				}
@@ -67,20 +67,21 @@ type limitStat struct {
 	Expired int64      `json:"expired"`
 }
 
-func count(cmd *cobra.Command, store *readStore, now time.Time) (*fileStat, error) {
-	held, err := holds(store, now)
+func (f *statFlags) count(cmd *cobra.Command, in *source, now time.Time) (*fileStat, error) {
+	held, err := holds(in.store, now)
 	if err != nil {
 		return nil, err
 	}
-	info := store.Stats()
-	st := &fileStat{File: store.path, Format: info.Format, Bytes: info.Bytes, Free: info.Free, Journal: info.Journal,
-		Journaled: info.Journaled, Holds: len(held), PID: store.pid, Limits: []limitStat{}}
+	path, _, _ := f.db.file()
+	info := in.store.Stats()
+	st := &fileStat{File: path, Format: info.Format, Bytes: info.Bytes, Free: info.Free, Journal: info.Journal,
+		Journaled: info.Journaled, Holds: len(held), PID: in.pid, Limits: []limitStat{}}
 	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
 	defer bar.close()
-	names := store.Labels()
+	names := in.labels
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		l := limitStat{Name: names[name], Number: name}
-		for c, err := range store.All(name) {
+		for c, err := range in.store.All(name) {
 			if err != nil {
 				return nil, err
 			}

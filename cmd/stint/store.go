@@ -81,72 +81,38 @@ func stateDir() (string, error) {
 	return filepath.Join(parent, "stint"), err
 }
 
-// open opens the file, or makes one if there is none.
-func (f *dbFlags) open() (dbfile.Store, error) {
+// access is what a command does with the file.
+type access int
+
+const (
+	writing  access = iota // a missing file is made
+	changing               // a missing file is an error: fs.ErrNotExist
+	reading                // likewise, and nothing in the file changes
+)
+
+// open opens the file.
+func (f *dbFlags) open(to access) (store dbfile.Store, err error) {
 	path, dir, err := f.file()
 	if err != nil {
 		return nil, err
 	}
-	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, failed(err)
-		}
+	switch {
+	case to == writing && dir != "":
+		err = os.MkdirAll(dir, 0o700)
+	case to == changing:
+		_, err = os.Stat(path)
 	}
-	store, err := dbfile.Open(path, nil, &stint.Options{LockTimeout: f.lockTimeout})
+	if err == nil {
+		store, err = dbfile.Open(path, nil, &stint.Options{ReadOnly: to == reading, LockTimeout: f.lockTimeout})
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; make the directory first, or name another file with --db", err)
+		todo := "name another file with --db, or spend something first"
+		if to == writing {
+			todo = "make the directory first, or name another file with --db"
+		}
+		err = fmt.Errorf("%w; %s", err, todo)
 	}
 	return store, failed(ifEmpty(path, err))
-}
-
-// openExisting opens the file. If there is none, the error is fs.ErrNotExist.
-func (f *dbFlags) openExisting() (dbfile.Store, error) {
-	path, _, err := f.file()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(path); err != nil {
-		return nil, failed(notThere(err))
-	}
-	return f.open()
-}
-
-// openToRead opens the file so that nothing in it changes.
-func (f *dbFlags) openToRead() (dbfile.Store, error) {
-	path, _, err := f.file()
-	if err != nil {
-		return nil, err
-	}
-	return readFile(path, f.lockTimeout)
-}
-
-func readFile(path string, timeout time.Duration) (dbfile.Store, error) {
-	store, err := dbfile.Open(path, nil, &stint.Options{ReadOnly: true, LockTimeout: timeout})
-	return store, failed(ifEmpty(path, notThere(err)))
-}
-
-// readStore is a file as look opens it.
-type readStore struct {
-	dbfile.Store
-	path string // even if a copy of that file is open
-	temp string // the copy, if Close must remove it
-	pid  int    // of the program that made the copy
-}
-
-func (s *readStore) Close() error {
-	err := s.Store.Close()
-	if s.temp != "" {
-		err = errors.Join(err, os.Remove(s.temp))
-	}
-	return err
-}
-
-// notThere adds a hint if there is no file.
-func notThere(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w; name another file with --db, or spend something first", err)
-	}
-	return err
 }
 
 // ifEmpty adds a hint if the file is empty, because there is nothing to repair.
@@ -167,10 +133,4 @@ func numberOf(labels map[stint.Name]string, label string) (name stint.Name, ok b
 		}
 	}
 	return stint.Unknown, false
-}
-
-type noSuchLabel string
-
-func (l noSuchLabel) Error() string {
-	return fmt.Sprintf("the file has no limit %q: see its limits with stint names", string(l))
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"maps"
 
 	"github.com/spf13/cobra"
 
@@ -18,19 +16,12 @@ type target struct {
 	cmd   *cobra.Command
 	store stint.Store
 	owner *hostlimit.Limiter // nil if it is the file
+	pid   int                // of the owner
 	name  stint.Name
 }
 
 // nothing is a target without buckets.
 func nothing() *target { return &target{store: stint.NewMemStore(), name: 1} }
-
-// pid returns the process that answers, or 0 if the file does.
-func (t *target) pid() int {
-	if t.owner == nil {
-		return 0
-	}
-	return t.owner.OwnerPID()
-}
 
 // Close closes the target. Do not call it after decide or do, which close the
 // target too.
@@ -41,64 +32,36 @@ func (t *target) Close() error {
 	return t.store.Close()
 }
 
-// openToSpend opens the file, and finds the number that it has for the label of a
-// limit. If it has none, the label gets one.
-func (f *dbFlags) openToSpend(label string) (*target, error) {
-	return reach(f, label, (*dbFlags).open, func(store dbfile.Store) (*target, error) {
-		name, err := store.Number(label)
-		if err != nil {
-			return nil, failed(errors.Join(err, store.Close()))
-		}
-		return &target{cmd: f.cmd, store: store, name: name}, nil
-	})
-}
-
-// openToGive is openToSpend for commands that give tokens back. A label that
-// the file does not have is an error: nothing was ever spent there.
-func (f *dbFlags) openToGive(label string) (*target, error) {
-	return reach(f, label, (*dbFlags).openExisting, func(store dbfile.Store) (*target, error) {
-		if name, ok := numberOf(store.Labels(), label); ok {
-			return &target{cmd: f.cmd, store: store, name: name}, nil
-		}
-		return nil, errors.Join(noSuchLabel(label), failed(store.Close()))
-	})
-}
-
-// reach opens the target of a label. If no program has the file, found makes
-// the target from the open file.
-func reach(f *dbFlags, label string, open func(*dbFlags) (dbfile.Store, error),
-	found func(dbfile.Store) (*target, error)) (*target, error) {
-	store, owner, err := openOrAsk(f, open)
-	switch {
-	case err != nil:
+// target opens the file, or connects to the program that has it, and finds the
+// number of a limit's label. If the file has none, a label to write under gets one.
+// To others that is an error, because nothing was ever spent there.
+func (to access) target(f *dbFlags, label string) (*target, error) {
+	in, err := f.reach(to)
+	if err != nil {
 		return nil, err
-	case owner == nil:
-		return found(store)
 	}
-	return targetAt(owner, label)
-}
-
-// targetAt returns the target of a label that a program declares.
-func targetAt(owner *hostlimit.Limiter, label string) (*target, error) {
-	labels := labelsOf(owner)
-	if name, ok := numberOf(labels, label); ok {
-		return &target{owner: owner, name: name}, nil
+	t := &target{f.cmd, in.store, in.owner, in.pid, 0}
+	if to == reading {
+		t.store = unsaved{in.store}
 	}
-	pid := owner.OwnerPID()
-	return nil, errors.Join(notDeclared{label, pid, labels}, failed(owner.Close()))
+	if to == writing && in.owner == nil {
+		t.name, err = in.declare(label)
+	} else {
+		t.name, err = in.number(label)
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return t, nil
 }
 
-// notDeclared is the error of a label that a running program does not have.
-type notDeclared struct {
-	label  string
-	pid    int
-	labels map[stint.Name]string
-}
+// unsaved is a store that ignores what a Limiter deletes, such as holds that
+// are over.
+type unsaved struct{ dbfile.Store }
 
-func (e notDeclared) Error() string {
-	return fmt.Sprintf("process %d, which has the file open, has no limit %q: it has %s; name one with --name",
-		e.pid, e.label, labels(maps.Values(e.labels)))
-}
+func (unsaved) Save([]stint.Change) error { return nil }
+
+func (unsaved) SaveClock([]byte) error { return nil }
 
 // decide acts on the bucket of an id, and closes the target.
 func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (

@@ -97,7 +97,7 @@ func (f *verifyFlags) verify(cmd *cobra.Command) error {
 		return err
 	}
 	var found verified
-	store, err := f.db.openToRead()
+	store, err := f.db.open(reading)
 	if err == nil {
 		err = errors.Join(found.look(cmd, store, path, f.db.lockTimeout, limits, numbers), store.Close())
 	}

@@ -7,58 +7,43 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/internal/dbfile"
 )
 
 // view is a file that is open for reading, or the program that has it open. It
 // reads the TATs of a file without a Limiter, which would delete holds that are
 // over.
 type view struct {
-	store  dbfile.Store       // nil if a program answers
-	owner  *hostlimit.Limiter // nil if the file does
-	labels map[stint.Name]string
-	now    time.Time // of the file or the program
-	pid    int       // of the program; 0 if the file answers
+	*source
+	now time.Time // of the file or the program
 
 	waiting map[stint.Key]*bucket // in a file: those that are held or have a queue, once they were read
 }
 
 // view opens the file or, if a program has it open, connects to the program.
 func (f *dbFlags) view() (*view, error) {
-	store, owner, err := openOrAsk(f, (*dbFlags).openToRead)
-	switch {
-	case err != nil:
-		return nil, err
-	case owner != nil:
-		return &view{owner: owner, labels: labelsOf(owner), now: owner.Now(), pid: owner.OwnerPID()}, nil
-	}
-	now, err := timeOf(f.cmd, store)
+	in, err := f.reach(reading)
 	if err != nil {
-		return nil, errors.Join(err, store.Close())
+		return nil, err
 	}
-	return &view{store: store, labels: store.Labels(), now: now}, nil
-}
-
-// Close closes the file, or the connection to the program.
-func (v *view) Close() error {
-	if v.owner != nil {
-		return failed(v.owner.Close())
+	if in.owner != nil {
+		return &view{source: in, now: in.owner.Now()}, nil
 	}
-	return failed(v.store.Close())
+	now, err := timeOf(f.cmd, in.store)
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return &view{source: in, now: now}, nil
 }
 
 // named returns the number of a label. Without a label it returns those of all
 // limits.
 func (v *view) named(label string) (names []stint.Name, err error) {
-	if name, ok := numberOf(v.labels, label); ok {
+	if label != "" {
+		name, err := v.number(label)
+		if err != nil {
+			return nil, err
+		}
 		return []stint.Name{name}, nil
-	}
-	switch {
-	case label != "" && v.owner != nil:
-		return nil, notDeclared{label, v.pid, v.labels}
-	case label != "":
-		return nil, noSuchLabel(label)
 	}
 	for name, label := range v.labels {
 		if _, isLine := lineOf(v.labels, label); !isLine || v.owner != nil {

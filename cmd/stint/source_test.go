@@ -286,12 +286,12 @@ func TestOwnerLeavesNoCopy(t *testing.T) {
 	cmd.SetContext(t.Context())
 	f.register(cmd, "")
 	f.path = db
-	store, err := f.look()
+	in, err := f.look()
 	require.NoError(t, err)
-	assert.NotZero(t, store.pid)
+	assert.NotZero(t, in.pid)
 	left, err := os.ReadDir(temp)
 	require.NoError(t, err)
 	assert.Empty(t, left)
-	assert.Contains(t, slices.Collect(maps.Values(store.Labels())), "Orders")
-	require.NoError(t, store.Close())
+	assert.Contains(t, slices.Collect(maps.Values(in.store.Labels())), "Orders")
+	require.NoError(t, in.Close())
 }
