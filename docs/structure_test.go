@@ -79,7 +79,7 @@ var allowedImports = map[string][]string{
 	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/hold", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",
 		"internal/spell",
-		"github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "go.yaml.in/yaml/v4"},
+		"github.com/coreos/go-systemd/", "github.com/gofrs/flock", "github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "go.yaml.in/yaml/v4"},
 	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "rules", "github.com/",
 		"golang.org/x/"},
 }

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
@@ -187,9 +188,9 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 		s.log("serving %s at %s", display.Visible(path), display.Visible(l.Addr().String()))
 		s.accepting.Go(func() { s.accept(l) })
 	}
-	notifySystemd("READY=1")
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 	<-ctx.Done()
-	notifySystemd("STOPPING=1")
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	for _, l := range listeners {
 		_ = l.Close()
 	}

@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/gofrs/flock"
+
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -77,18 +80,11 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 			ls = nil
 		}
 	}()
-	if ls, err = systemdListeners(); len(ls) > 0 || err != nil {
-		if f.listen != nil && err == nil {
-			s.log("systemd passed %s: --listen is not used", display.Plural(len(ls), "socket"))
+	if files := activation.Files(true); files != nil {
+		if f.listen != nil {
+			s.log("systemd passed %s: --listen is not used", display.Plural(len(files), "socket"))
 		}
-		for _, l := range ls {
-			if address := l.Addr(); address.Network() != "unix" {
-				if err := f.allowed(address.String(), s.password != nil); err != nil {
-					return ls, err
-				}
-			}
-		}
-		return ls, err
+		return f.passed(files, s.password != nil)
 	}
 	gid := -1
 	if f.group != "" {
@@ -114,6 +110,23 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 	return ls, nil
 }
 
+// passed returns the sockets that systemd has passed.
+func (f *serveFlags) passed(files []*os.File, password bool) (ls []net.Listener, err error) {
+	for _, file := range files {
+		l, err := net.FileListener(file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return ls, fmt.Errorf("the socket that systemd passed as %s: %w", file.Name(), err)
+		}
+		ls = append(ls, l)
+		if u, ok := l.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(false) // it is systemd's
+		} else if err := f.allowed(l.Addr().String(), password); err != nil {
+			return ls, err
+		}
+	}
+	return ls, nil
+}
+
 func groupID(name string) (int, error) {
 	group, err := user.LookupGroup(name)
 	if err != nil {
@@ -134,30 +147,31 @@ func (s *server) listenTCP(ctx context.Context, address string) (l net.Listener,
 	return l, err
 }
 
-// listenUnix listens at a path, as soon as no other server does. It returns nil
-// if ctx ends before. Only the user, and the group unless it is -1, may connect.
+// listenUnix listens at a path, as soon as no other server does: PATH.lock is for
+// one at a time. It returns nil if ctx ends before. Only the user, and the group unless it is -1, may connect.
 func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	if err := nameable(path); err != nil {
 		return nil, err
 	}
-	var unlock func()
+	lock := flock.New(path+".lock", flock.SetFlag(os.O_CREATE|os.O_RDWR)) // it ends with the process
 	var err error
-	if !s.retry(ctx, "another server has "+display.Visible(path), func() bool {
-		unlock, err = lockSocket(path)
-		return unlock != nil || err != nil
-	}) || err != nil {
-		return nil, err
+	if !s.retry(ctx, "another server has "+display.Visible(path), func() (locked bool) {
+		locked, err = lock.TryLock()
+		return locked || err != nil && !errors.Is(err, syscall.EINTR)
+	}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
 	}
 	if !s.retry(ctx, "another program listens at "+display.Visible(path), func() bool { return !answers(path) }) {
-		unlock()
-		return nil, nil
+		return nil, lock.Close()
 	}
 	l, err := bindPrivate(path, gid)
 	if err != nil {
-		unlock()
-		return nil, err
+		return nil, errors.Join(err, lock.Close())
 	}
-	return &unixListener{l, path, unlock}, nil
+	return &unixListener{l, path, lock}, nil
 }
 
 // nameable returns an error if clients cannot name the socket, or if bindPrivate
@@ -223,16 +237,14 @@ func bindPrivate(path string, gid int) (net.Listener, error) {
 // unixListener removes its socket when it is closed.
 type unixListener struct {
 	net.Listener
-	path   string
-	unlock func()
+	path string
+	lock *flock.Flock
 }
 
 func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 func (l *unixListener) Close() error {
-	err := errors.Join(os.Remove(l.path), l.Listener.Close())
-	l.unlock()
-	return err
+	return errors.Join(os.Remove(l.path), l.Listener.Close(), l.lock.Close())
 }
 
 // retry calls try every tenth of a second until it returns true, and logs why the
