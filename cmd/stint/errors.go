@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,22 +55,31 @@ func exitStatusTable() string {
 }
 
 func status(err error) int {
-	var f failure
 	var e *ended
 	switch {
 	case err == nil:
 		return statusDone
-	case errors.Is(err, errDenied):
-		return statusDenied
-	case errors.As(err, &f):
+	case errors.As(err, new(failure)):
 		return statusFailed
 	case errors.As(err, &e):
 		return e.status
-	case errors.Is(err, errInterrupted):
-		return statusInterrupted
 	}
 	return statusUsage
 }
+
+// ended is an error with an exit status of its own. The text is empty if the
+// user has been told.
+type ended struct {
+	status int
+	text   string
+}
+
+func (e *ended) Error() string { return e.text }
+
+var (
+	errDenied      = &ended{status: statusDenied}
+	errInterrupted = &ended{statusInterrupted, "interrupted"}
+)
 
 // failure is an error of the store or of stdout, which the user did not cause.
 type failure struct{ error }
@@ -84,36 +94,16 @@ func failed(err error) error {
 	return failure{err}
 }
 
-// errDenied is a denial that has been printed.
-var errDenied = errors.New("denied")
-
-var errInterrupted = errors.New("interrupted")
-
-// hinted is an error of the library. It has the hint of another error.
+// hinted is an error of the library with a hint of its own.
 type hinted struct {
 	error
-	hint error
+	todo string
 }
 
 func (h hinted) Unwrap() error { return h.error }
 
-func (h hinted) Is(err error) bool { return err == h.hint }
-
-var (
-	errNotShared    = errors.New("locked by a program that does not answer others")
-	errBeyondRepair = errors.New("corrupt beyond repair")
-	errEmpty        = errors.New("corrupt, because it is empty")
-)
-
 // hints has what the user can do about an error of the library.
-var hints = []struct {
-	err  error
-	todo string
-}{
-	{errNotShared, "it does not share the file through package hostlimit: " +
-		"try again, or wait longer with --lock-timeout"},
-	{errBeyondRepair, "nothing in it can be read: restore a backup, or move the file away to begin a new one"},
-	{errEmpty, "or name another with --db"}, // the error says to remove it
+var hints = []hinted{
 	{stint.ErrLocked, "another process has it open: try again, or wait longer with --lock-timeout"},
 	{stint.ErrCorrupt, "save the readable part with stint verify --repair, move the file away to begin a new one, " +
 		"or name another with --db"},
@@ -157,17 +147,15 @@ func readable(err error) string {
 // report writes err in one line. Joined errors, such as those of a limits file
 // with many mistakes, get a line each.
 func report(stderr io.Writer, err error) {
-	if err == nil || errors.Is(err, errDenied) || err.Error() == "" {
+	if err == nil || err.Error() == "" {
 		return
 	}
 	hint := ""
-	for _, h := range hints {
-		if errors.Is(err, h.err) {
-			hint = "; " + h.todo
-			break
-		}
-	}
-	if hint == "" && errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
+	if own := (hinted{}); errors.As(err, &own) {
+		hint = "; " + own.todo
+	} else if i := slices.IndexFunc(hints, func(h hinted) bool { return errors.Is(err, h.error) }); i >= 0 {
+		hint = "; " + hints[i].todo
+	} else if errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
 		hint = "; see who owns the file and its directory, or name another with --db"
 	}
 	for line := range strings.Lines(readable(err)) {

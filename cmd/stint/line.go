@@ -131,10 +131,10 @@ func (l *waiter) ask(ctx context.Context, in *source, deadline time.Time) error 
 		}
 	}
 	owner.Close()
-	switch denied := (*ended)(nil); {
+	switch own := (*ended)(nil); {
 	case errors.Is(err, hostlimit.ErrNoOwner): // nothing was spent
 		return errOwnerLeft
-	case errors.As(err, &denied) || errors.Is(err, errInterrupted):
+	case errors.As(err, &own):
 		return err
 	case errors.Is(err, hostlimit.ErrNoAnswer): // it was killed, or stopped
 		return failed(fmt.Errorf("%w: the command was not run, but its tokens may be spent: try again", err))

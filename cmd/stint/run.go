@@ -85,15 +85,6 @@ it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.
 	return cmd
 }
 
-// ended is an error with an exit status of its own. The text is empty if the
-// command has reported it.
-type ended struct {
-	status int
-	text   string
-}
-
-func (e *ended) Error() string { return e.text }
-
 func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if given := cmd.Flags().Changed; given("timeout") && !f.wait {
 		return misuse(cmd, "--timeout goes with --wait")

@@ -71,7 +71,8 @@ func (f *dbFlags) reach(to access) (*source, error) {
 				"it may be stopped", stint.ErrLocked, path))
 		case time.Now().After(deadline):
 			err = fmt.Errorf("%w: %s: still in use by another process after %v", stint.ErrLocked, path, f.lockTimeout)
-			return nil, hinted{failed(err), errNotShared}
+			return nil, hinted{failed(err), "it does not share the file through package hostlimit: " +
+				"try again, or wait longer with --lock-timeout"}
 		}
 	}
 }

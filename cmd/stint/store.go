@@ -119,7 +119,7 @@ func (f *dbFlags) open(to access) (store dbfile.Store, err error) {
 func ifEmpty(path string, err error) error {
 	if errors.Is(err, stint.ErrCorrupt) {
 		if info, statErr := os.Stat(path); statErr == nil && info.Size() == 0 {
-			return hinted{err, errEmpty}
+			return hinted{err, "or name another with --db"} // the error says to remove it
 		}
 	}
 	return err

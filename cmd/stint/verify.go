@@ -134,7 +134,7 @@ func (f *verifyFlags) wrong(cmd *cobra.Command, path string, err error) error {
 	if err := f.out.print(cmd, verifiedJSON{File: path, Wrong: wrong}, asLines("wrong  ", wrong)); err != nil {
 		return err
 	}
-	if errors.Is(err, errEmpty) {
+	if errors.As(err, new(hinted)) { // of ifEmpty
 		return fmt.Errorf("%s is not sound: it is empty, so nothing can be repaired", path)
 	}
 	return fmt.Errorf("%s is not sound: %s; stint verify --repair copies the readable part to a new file",
@@ -259,7 +259,7 @@ func (f *verifyFlags) salvage(cmd *cobra.Command) error {
 	case errors.Is(err, fs.ErrExist):
 		return failed(fmt.Errorf("make %s: %w; name another with --to", to, fs.ErrExist))
 	case errors.Is(err, stint.ErrCorrupt):
-		return failed(hinted{err, errBeyondRepair})
+		return failed(hinted{err, "nothing in it can be read: restore a backup, or move the file away to begin a new one"})
 	case err != nil:
 		return failed(err)
 	}
