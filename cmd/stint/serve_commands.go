@@ -29,7 +29,8 @@ type servedCommand struct {
 	arity   int64 // of COMMAND: at least -arity if it is negative
 	keys    [3]int64
 	summary string
-	do      func(c *serveConn, args [][]byte)
+	parse   func(c *serveConn, command [][]byte) (t throttle, wrong string) // of commands that are decided together
+	do      func(c *serveConn, args [][]byte) error                         // of the others: it replies, or fails
 }
 
 // takes reports whether the command takes so many words, with its name.
@@ -42,47 +43,51 @@ func (d *servedCommand) takes(words int) bool {
 
 func init() { // the methods refer to served
 	served = []*servedCommand{
-		{"cl.throttle", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil}, // see collects
-		{"gcra", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", nil},
-		{"del", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", (*serveConn).delete},
-		{"unlink", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", (*serveConn).delete},
+		{"cl.throttle", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", (*serveConn).parseThrottle, nil},
+		{"gcra", -5, [3]int64{1, 1, 1}, "Spends tokens of a key's bucket.", (*serveConn).parseGCRA, nil},
+		{"del", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", nil, (*serveConn).delete},
+		{"unlink", -2, [3]int64{1, -1, 1}, "Fills the buckets of keys.", nil, (*serveConn).delete},
 
-		{"stint.spend", -4, [3]int64{}, "Spends tokens of all limits, or of none.", func(c *serveConn, args [][]byte) {
-			c.together(args, c.server.limiter.SpendAll, stint.CheckAndSpend)
+		{"stint.spend", -4, [3]int64{}, "Spends tokens of all limits, or of none.", nil, func(c *serveConn, args [][]byte) error {
+			return c.together(args, c.server.limiter.SpendAll, stint.CheckAndSpend)
 		}},
-		{"stint.check", -4, [3]int64{}, "Says what STINT.SPEND would reply.", func(c *serveConn, args [][]byte) {
-			c.together(args, c.server.limiter.SpendAll, stint.CheckOnly)
+		{"stint.check", -4, [3]int64{}, "Says what STINT.SPEND would reply.", nil, func(c *serveConn, args [][]byte) error {
+			return c.together(args, c.server.limiter.SpendAll, stint.CheckOnly)
 		}},
-		{"stint.refund", -4, [3]int64{}, "Returns what STINT.SPEND spent.", func(c *serveConn, args [][]byte) {
-			c.together(args, c.server.limiter.Refund, stint.CheckAndSpend)
+		{"stint.refund", -4, [3]int64{}, "Returns what STINT.SPEND spent.", nil, func(c *serveConn, args [][]byte) error {
+			return c.together(args, c.server.limiter.Refund, stint.CheckAndSpend)
 		}},
-		{"stint.reset", -3, [3]int64{}, "Fills buckets, and ends their holds.", (*serveConn).reset},
-		{"stint.hold", 4, [3]int64{}, "Denies every request of an id for some seconds.", (*serveConn).hold},
-		{"stint.wait", 5, [3]int64{}, "Waits in the queue of an id for tokens.", (*serveConn).wait},
-		{"stint.health", 1, [3]int64{}, "Returns OK, or what keeps the server from saving.", func(c *serveConn, _ [][]byte) {
-			c.done(c.server.limiter.Health())
+		{"stint.reset", -3, [3]int64{}, "Fills buckets, and ends their holds.", nil, (*serveConn).reset},
+		{"stint.hold", 4, [3]int64{}, "Denies every request of an id for some seconds.", nil, (*serveConn).hold},
+		{"stint.wait", 5, [3]int64{}, "Waits in the queue of an id for tokens.", nil, (*serveConn).wait},
+		{"stint.health", 1, [3]int64{}, "Returns OK, or what keeps the server from saving.", nil, func(c *serveConn, _ [][]byte) error {
+			return c.done(c.server.limiter.Health())
 		}},
 
-		{"multi", 1, [3]int64{}, "Begins a transaction.", (*serveConn).multi},
-		{"exec", 1, [3]int64{}, "Carries out the commands of a transaction.", (*serveConn).exec},
-		{"discard", 1, [3]int64{}, "Drops the commands of a transaction.", (*serveConn).discard},
+		{"multi", 1, [3]int64{}, "Begins a transaction.", nil, (*serveConn).multi},
+		{"exec", 1, [3]int64{}, "Carries out the commands of a transaction.", nil, (*serveConn).exec},
+		{"discard", 1, [3]int64{}, "Drops the commands of a transaction.", nil, (*serveConn).discard},
 
-		{"auth", -2, [3]int64{}, "Sends the password.", (*serveConn).auth},
-		{"client", -2, [3]int64{}, "Names the connection.", (*serveConn).client},
-		{"command", -1, [3]int64{}, "Lists the commands.", (*serveConn).command},
-		{"echo", 2, [3]int64{}, "Returns a string.", func(c *serveConn, args [][]byte) { c.out.Bulk(string(args[0])) }},
-		{"hello", -1, [3]int64{}, "Chooses the version of the protocol.", (*serveConn).hello},
-		{"info", -1, [3]int64{}, "Returns facts about the server.", (*serveConn).info},
-		{"ping", -1, [3]int64{}, "Returns PONG.", (*serveConn).ping},
-		{"quit", -1, [3]int64{}, "Closes the connection.", func(c *serveConn, _ [][]byte) {
-			c.out.Simple("OK")
+		{"auth", -2, [3]int64{}, "Sends the password.", nil, (*serveConn).auth},
+		{"client", -2, [3]int64{}, "Names the connection.", nil, (*serveConn).client},
+		{"command", -1, [3]int64{}, "Lists the commands.", nil, (*serveConn).command},
+		{"echo", 2, [3]int64{}, "Returns a string.", nil, func(c *serveConn, args [][]byte) error {
+			c.out.Bulk(string(args[0]))
+			return nil
+		}},
+		{"hello", -1, [3]int64{}, "Chooses the version of the protocol.", nil, (*serveConn).hello},
+		{"info", -1, [3]int64{}, "Returns facts about the server.", nil, (*serveConn).info},
+		{"ping", -1, [3]int64{}, "Returns PONG.", nil, (*serveConn).ping},
+		{"quit", -1, [3]int64{}, "Closes the connection.", nil, func(c *serveConn, _ [][]byte) error {
 			c.quits = true
+			return c.done(nil)
 		}},
-		{"select", 2, [3]int64{}, "Selects database 0.", (*serveConn).selects},
-		{"time", 1, [3]int64{}, "Returns the server's time.", func(c *serveConn, _ [][]byte) {
+		{"select", 2, [3]int64{}, "Selects database 0.", nil, (*serveConn).selects},
+		{"time", 1, [3]int64{}, "Returns the server's time.", nil, func(c *serveConn, _ [][]byte) error {
 			now := c.server.limiter.Now()
 			c.out.Array(2)
 			c.out.Bulk(strconv.FormatInt(now.Unix(), 10), strconv.Itoa(now.Nanosecond()/1000))
+			return nil
 		}},
 	}
 	for _, command := range served {
@@ -93,52 +98,37 @@ func init() { // the methods refer to served
 func (c *serveConn) do(command [][]byte) {
 	var buffer [16]byte
 	name := lower(buffer[:0], command[0])
+	found := servedBy[string(name)] // nil if it is not served
 	c.commands++
-	if c.known && c.transaction == nil && c.collects(string(name), command) {
+	if found != nil && found.parse != nil && c.known && c.transaction == nil {
+		c.collect(found.parse(c, command))
 		return
 	}
 	c.decide() // first, because replies keep their order
-	found, ok := servedBy[string(name)]
-	switch {
-	case string(name) == "post" || string(name) == "host:": // as Redis does: the body could have commands
-		c.out.Error("ERR this is not an HTTP server")
-		c.quits = true
-	case !c.known && string(name) != "auth" && string(name) != "hello" && string(name) != "quit":
-		c.out.Error("NOAUTH Authentication required.")
-	case c.transaction != nil && !slices.Contains(atOnce, string(name)):
-		c.queue(string(name), command)
-	case !ok:
-		c.unknown(string(name), command)
-	default:
-		c.doing = found.name
-		if !found.takes(len(command)) {
-			c.wrongCount()
-			return
-		}
-		found.do(c, command[1:])
+	if err := c.reply(found, string(name), command); err != nil {
+		c.failed(err, string(name))
 	}
+}
+
+func (c *serveConn) reply(found *servedCommand, name string, command [][]byte) error {
+	switch {
+	case name == "post" || name == "host:": // as Redis does: the body could have commands
+		c.quits = true
+		return replyError("ERR this is not an HTTP server")
+	case !c.known && name != "auth" && name != "hello" && name != "quit":
+		return replyError("NOAUTH Authentication required.")
+	case c.transaction != nil && !slices.Contains(atOnce, name):
+		return c.queue(found, command)
+	case found == nil:
+		return unknown(name, command)
+	case !found.takes(len(command)):
+		return errWrongCount
+	}
+	return found.do(c, command[1:])
 }
 
 // atOnce are the commands that a transaction does not queue.
 var atOnce = []string{"multi", "exec", "discard", "quit"}
-
-// collects keeps a command for decide, and returns false if it is not one of those
-// that are decided together.
-func (c *serveConn) collects(name string, command [][]byte) bool {
-	switch name {
-	case "cl.throttle":
-		c.collect(c.parseThrottle(command))
-	case "gcra":
-		c.collect(c.parseGCRA(command))
-	default:
-		return false
-	}
-	return true
-}
-
-func (c *serveConn) wrongCount() {
-	c.out.Error(fmt.Sprintf("ERR wrong number of arguments for '%s' command", c.doing))
-}
 
 // lower appends a short name in lower case.
 func lower(to, name []byte) []byte {
@@ -151,16 +141,14 @@ func lower(to, name []byte) []byte {
 	return to
 }
 
-// unknown answers a command that is not served.
-func (c *serveConn) unknown(name string, command [][]byte) {
+// unknown returns the error of a command that is not served.
+func unknown(name string, command [][]byte) error {
 	switch name {
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "script", "fcall", "fcall_ro", "function":
-		c.out.Error("ERR unknown command '" + name + "': stint serve runs no scripts, so those of other limiters " +
+		return replyError("ERR unknown command '" + name + "': stint serve runs no scripts, so those of other limiters " +
 			"do not work here: use CL.THROTTLE")
-		return
 	case "cluster":
-		c.out.Error("ERR This instance has cluster support disabled")
-		return
+		return replyError("ERR This instance has cluster support disabled")
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "ERR unknown command '%.128s', with args beginning with: ", command[0])
@@ -170,62 +158,53 @@ func (c *serveConn) unknown(name string, command [][]byte) {
 		}
 		fmt.Fprintf(&b, "'%.128s' ", arg)
 	}
-	c.out.Error(b.String())
+	return replyError(b.String())
 }
 
-func (c *serveConn) ping(args [][]byte) {
+func (c *serveConn) ping(args [][]byte) error {
 	switch len(args) {
 	case 0:
 		c.out.Simple("PONG")
 	case 1:
 		c.out.Bulk(string(args[0]))
 	default:
-		c.wrongCount()
+		return errWrongCount
 	}
+	return nil
 }
 
-func (c *serveConn) selects(args [][]byte) {
-	if string(args[0]) == "0" {
-		c.out.Simple("OK")
-	} else {
-		c.out.Error("ERR DB index is out of range")
+func (c *serveConn) selects(args [][]byte) error {
+	if string(args[0]) != "0" {
+		return replyError("ERR DB index is out of range")
 	}
+	return c.done(nil)
 }
 
 // auth is AUTH [default] PASSWORD.
-func (c *serveConn) auth(args [][]byte) {
+func (c *serveConn) auth(args [][]byte) error {
 	switch {
 	case len(args) > 2:
-		c.out.Error("ERR syntax error")
+		return replyError("ERR syntax error")
 	case len(args) == 1 && c.server.password == nil:
-		c.out.Error("ERR AUTH <password> called without any password configured for the default user. " +
+		return replyError("ERR AUTH <password> called without any password configured for the default user. " +
 			"Are you sure your configuration is correct?")
-	case c.enter(args):
-		c.out.Simple("OK")
-	default:
-		c.out.Error(wrongPassword)
 	}
+	return c.done(c.enter(args))
 }
 
-const wrongPassword = "WRONGPASS invalid username-password pair or user is disabled."
-
 // enter checks [USER] PASSWORD.
-func (c *serveConn) enter(args [][]byte) bool {
-	if len(args) == 2 && string(args[0]) != "default" {
-		return false
-	}
-	if c.server.password != nil {
-		sum := sha256.Sum256(args[len(args)-1])
-		if subtle.ConstantTimeCompare(sum[:], c.server.password[:]) == 0 {
-			return false
-		}
+func (c *serveConn) enter(args [][]byte) error {
+	sum := sha256.Sum256(args[len(args)-1])
+	if len(args) == 2 && string(args[0]) != "default" ||
+		c.server.password != nil && subtle.ConstantTimeCompare(sum[:], c.server.password[:]) == 0 {
+		return replyError("WRONGPASS invalid username-password pair or user is disabled.")
 	}
 	c.known = true
-	return true
+	return nil
 }
 
 // hello is HELLO [VERSION [AUTH USER PASSWORD] [SETNAME NAME]].
-func (c *serveConn) hello(args [][]byte) {
+func (c *serveConn) hello(args [][]byte) error {
 	version := 2
 	if c.out.RESP3 {
 		version = 3
@@ -234,35 +213,30 @@ func (c *serveConn) hello(args [][]byte) {
 	if len(args) > 0 {
 		n, err := strconv.Atoi(string(args[0]))
 		if err != nil {
-			c.out.Error("ERR Protocol version is not an integer or out of range")
-			return
+			return replyError("ERR Protocol version is not an integer or out of range")
 		}
 		if n < 2 || n > 3 {
-			c.out.Error("NOPROTO unsupported protocol version")
-			return
+			return replyError("NOPROTO unsupported protocol version")
 		}
 		version = n
 		for args = args[1:]; len(args) > 0; {
 			switch option := strings.ToLower(string(args[0])); {
 			case option == "auth" && len(args) >= 3:
-				if !c.enter(args[1:3]) {
-					c.out.Error(wrongPassword)
-					return
+				if err := c.enter(args[1:3]); err != nil {
+					return err
 				}
 				args = args[3:]
 			case option == "setname" && len(args) >= 2:
 				name, args = string(args[1]), args[2:]
 			default:
-				c.out.Error(fmt.Sprintf("ERR Syntax error in HELLO option '%.128s'", args[0]))
-				return
+				return replyError(fmt.Sprintf("ERR Syntax error in HELLO option '%.128s'", args[0]))
 			}
 		}
 	}
 	if !c.known {
-		c.out.Error("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> " +
+		return replyError("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> " +
 			"AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version " +
 			"at the same time")
-		return
 	}
 	c.out.RESP3, c.name = version == 3, name
 	c.out.Map(7)
@@ -272,17 +246,18 @@ func (c *serveConn) hello(args [][]byte) {
 	c.out.Int(c.id)
 	c.out.Bulk("mode", "standalone", "role", "master", "modules")
 	c.out.Array(0)
+	return nil
 }
 
 // client is CLIENT SETINFO, SETNAME and others that clients send.
-func (c *serveConn) client(args [][]byte) {
+func (c *serveConn) client(args [][]byte) error {
 	switch sub := strings.ToLower(string(args[0])); {
 	case sub == "setname" && len(args) == 2:
 		c.name = string(args[1])
-		c.out.Simple("OK")
+		return c.done(nil)
 	case sub == "setinfo" && len(args) == 3, sub == "tracking" && len(args) >= 2, // there is nothing to track
 		sub == "no-evict" && len(args) == 2, sub == "no-touch" && len(args) == 2, sub == "capa" && len(args) >= 2:
-		c.out.Simple("OK")
+		return c.done(nil)
 	case sub == "id" && len(args) == 1:
 		c.out.Int(c.id)
 	case sub == "getname" && len(args) == 1:
@@ -294,14 +269,15 @@ func (c *serveConn) client(args [][]byte) {
 	case sub == "info" && len(args) == 1:
 		c.out.Bulk(fmt.Sprintf("id=%d addr=%s name=%s db=0", c.id, c.conn.RemoteAddr(), c.name))
 	default:
-		c.out.Error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%.128s'. "+
+		return replyError(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%.128s'. "+
 			"Try CLIENT SETNAME.", args[0]))
 	}
+	return nil
 }
 
 // info is INFO, with all its sections. Some clients wait until loading is 0. The
 // counts of decisions and errors are those of all processes that share the file.
-func (c *serveConn) info(_ [][]byte) {
+func (c *serveConn) info(_ [][]byte) error {
 	c.server.mu.Lock()
 	connected := len(c.server.conns)
 	c.server.mu.Unlock()
@@ -328,10 +304,11 @@ func (c *serveConn) info(_ [][]byte) {
 	}
 	c.out.Bulk(text + fmt.Sprintf("\r\n# Stats\r\ntotal_commands_processed:%d\r\n", c.server.commands.Load()) +
 		"\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
+	return nil
 }
 
 // command is COMMAND, COMMAND COUNT, INFO, DOCS and LIST.
-func (c *serveConn) command(args [][]byte) {
+func (c *serveConn) command(args [][]byte) error {
 	sub, of := "", served // nil for a name that is not served
 	if len(args) > 0 {
 		sub = strings.ToLower(string(args[0]))
@@ -364,8 +341,9 @@ func (c *serveConn) command(args [][]byte) {
 			c.out.Bulk("summary", d.summary, "since", "1.0.0", "group", "stint")
 		}
 	default:
-		c.out.Error(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try COMMAND HELP.", args[0]))
+		return replyError(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try COMMAND HELP.", args[0]))
 	}
+	return nil
 }
 
 // describe writes a command as COMMAND does.

@@ -34,7 +34,6 @@ type serveConn struct {
 	out      resp.Writer
 	id       int64
 	name     string // by CLIENT SETNAME
-	doing    string // of the command
 	known    bool   // the password was right, or there is none
 	quits    bool
 	sent     time.Time // when the last replies were, all of them

@@ -16,20 +16,40 @@ import (
 // reason returns the text of an error, without the library's prefix.
 func reason(err error) string { return strings.TrimPrefix(err.Error(), "stint: ") }
 
+// replyError is a reply to a command that failed, with its code, such as NOAUTH.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+
+// errWrongCount is the error of a command that does not take so many arguments.
+var errWrongCount = errors.New("wrong number of arguments")
+
 // failed writes the reply of a command that returned an error.
-func (c *serveConn) failed(err error) {
+func (c *serveConn) failed(err error, command string) {
+	code := "ERR "
 	switch {
+	case errors.As(err, new(replyError)):
+		code = ""
+	case errors.Is(err, errWrongCount):
+		err = fmt.Errorf("%w for '%s' command", err, command)
 	case errors.Is(err, stint.ErrCostOverBurst):
-		c.out.Error("OVERBURST " + reason(err))
+		code = "OVERBURST "
 	case errors.Is(err, stint.ErrNotDurable):
-		c.out.Error("NOTDURABLE " + reason(err))
+		code = "NOTDURABLE "
 	case errors.Is(err, stint.ErrQueueFull):
-		c.out.Error("QUEUEFULL " + reason(err))
+		code = "QUEUEFULL "
 	case errors.Is(err, stint.ErrBlocked):
-		c.out.Error("BLOCKED " + reason(err))
-	default:
-		c.out.Error("ERR " + reason(err))
+		code = "BLOCKED "
 	}
+	c.out.Error(code + reason(err))
+}
+
+// done replies OK, unless there is an error to return.
+func (c *serveConn) done(err error) error {
+	if err == nil {
+		c.out.Simple("OK")
+	}
+	return err
 }
 
 // key returns the bucket of a label and an id.
@@ -67,50 +87,46 @@ func (s *server) triples(args [][]byte) (requests []stint.Request, err error) {
 
 // together is STINT.SPEND, CHECK or REFUND. The reply is that of CL.THROTTLE, for
 // the limit that decided, and its label.
-func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.Decision, error), mode stint.Mode) {
+func (c *serveConn) together(args [][]byte, act func(...stint.Request) (stint.Decision, error), mode stint.Mode) error {
 	if len(args)%3 != 0 {
-		c.wrongCount()
-		return
+		return errWrongCount
 	}
 	requests, err := c.server.triples(args)
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	for i := range requests {
 		requests[i].Mode, requests[i].Spent = mode, stint.JustSpent
 	}
 	d, err := act(requests...)
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	spec, _ := c.server.limiter.Limits().Spec(d.Key.Name)
 	c.out.Array(6)
 	c.five(d.Limit.Burst, d.Remaining, &d)
 	c.out.Bulk(spec.Label)
+	return nil
 }
 
-func (c *serveConn) reset(args [][]byte) {
+func (c *serveConn) reset(args [][]byte) error {
 	if len(args)%2 != 0 {
-		c.wrongCount()
-		return
+		return errWrongCount
 	}
 	var keys []stint.Key
 	for ; len(args) > 0; args = args[2:] {
 		key, err := c.server.key(args[0], args[1])
 		if err != nil {
-			c.failed(err)
-			return
+			return err
 		}
 		keys = append(keys, key)
 	}
-	c.done(c.server.limiter.Reset(keys...))
+	return c.done(c.server.limiter.Reset(keys...))
 }
 
 // delete is DEL: it fills buckets of CL.THROTTLE, and returns how many of them
 // were not full.
-func (c *serveConn) delete(args [][]byte) {
+func (c *serveConn) delete(args [][]byte) error {
 	n, now := int64(0), c.server.limiter.Now()
 	var keys []stint.Key
 	for _, id := range args {
@@ -123,8 +139,7 @@ func (c *serveConn) delete(args [][]byte) {
 		}
 		b, err := c.server.limiter.Bucket(key)
 		if err != nil {
-			c.failed(err)
-			return
+			return err
 		}
 		if b.ResetAfter > 0 || b.HeldUntil.After(now) {
 			n++
@@ -132,48 +147,43 @@ func (c *serveConn) delete(args [][]byte) {
 		keys = append(keys, key)
 	}
 	if err := c.server.limiter.Reset(keys...); err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	c.out.Int(n)
+	return nil
 }
 
 // hold is STINT.HOLD. Zero seconds end a hold.
-func (c *serveConn) hold(args [][]byte) {
+func (c *serveConn) hold(args [][]byte) error {
 	key, err := c.server.key(args[0], args[1])
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	period, err := wholeSeconds(args[2])
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	if period <= 0 {
-		c.done(c.server.limiter.Release(key))
-		return
+		return c.done(c.server.limiter.Release(key))
 	}
 	_, err = c.server.limiter.Hold(key, c.server.limiter.Now().Add(period))
-	c.done(err)
+	return c.done(err)
 }
 
 // wait is STINT.WAIT. Only this connection waits. As with BLPOP, zero seconds are
 // no bound.
-func (c *serveConn) wait(args [][]byte) {
+func (c *serveConn) wait(args [][]byte) error {
 	requests, err := c.server.triples(args[:3])
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	timeout, err := wholeSeconds(args[3])
 	if err != nil {
-		c.failed(err)
-		return
+		return err
 	}
 	if c.send() != nil { // the replies before this one do not wait
 		c.quits = true
-		return
+		return nil
 	}
 	var ctx context.Context
 	var cancel context.CancelFunc
@@ -188,14 +198,15 @@ func (c *serveConn) wait(args [][]byte) {
 	case err == nil:
 		c.out.Int(1)
 	case c.server.ending.Err() != nil:
-		c.out.Error("ERR the server is ending")
+		return replyError("ERR the server is ending")
 	case errors.Is(err, context.DeadlineExceeded):
 		c.out.Int(0)
 	case errors.Is(err, context.Canceled):
 		c.quits = true
 	default:
-		c.failed(err)
+		return err
 	}
+	return nil
 }
 
 func wholeSeconds(arg []byte) (time.Duration, error) {
@@ -204,12 +215,4 @@ func wholeSeconds(arg []byte) (time.Duration, error) {
 		return 0, fmt.Errorf("seconds %q: want a whole number from 0", arg)
 	}
 	return time.Duration(min(n, math.MaxInt64/int64(time.Second))) * time.Second, nil
-}
-
-func (c *serveConn) done(err error) {
-	if err != nil {
-		c.failed(err)
-	} else {
-		c.out.Simple("OK")
-	}
 }

@@ -1,6 +1,9 @@
 package main
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // mostQueued bounds what a connection keeps of the commands between MULTI and
 // EXEC, in bytes.
@@ -15,76 +18,75 @@ type transaction struct {
 }
 
 // queue keeps a command until EXEC, and replies QUEUED.
-func (c *serveConn) queue(name string, command [][]byte) {
+func (c *serveConn) queue(found *servedCommand, command [][]byte) error {
 	size := 0
 	for _, word := range command {
 		size += len(word) + 24 // the slice's header
 	}
-	found, ok := servedBy[name]
+	var err error
 	switch {
-	case !ok:
-		c.unknown(name, command)
-	case found.do != nil && !found.takes(len(command)): // the others check their words themselves
-		c.doing = name
-		c.wrongCount()
-	case name == "stint.wait":
-		c.out.Error("ERR STINT.WAIT waits, so it cannot be in a transaction")
+	case found == nil:
+		err = unknown(strings.ToLower(string(command[0])), command)
+	case found.parse == nil && !found.takes(len(command)): // the others check their words themselves
+		err = errWrongCount
+	case found.name == "stint.wait":
+		err = replyError("ERR STINT.WAIT waits, so it cannot be in a transaction")
 	case c.transaction.size+size > mostQueued:
-		c.out.Error("ERR the transaction is too large: EXEC its commands in several")
-	default:
-		kept := make([][]byte, len(command))
-		for i, word := range command {
-			kept[i] = slices.Clone(word)
-		}
-		c.transaction.queued = append(c.transaction.queued, kept)
-		c.transaction.size += size
-		c.out.Simple("QUEUED")
-		return
+		err = replyError("ERR the transaction is too large: EXEC its commands in several")
 	}
-	c.transaction.wrong = true
+	if err != nil {
+		c.transaction.wrong = true
+		return err
+	}
+	kept := make([][]byte, len(command))
+	for i, word := range command {
+		kept[i] = slices.Clone(word)
+	}
+	c.transaction.queued = append(c.transaction.queued, kept)
+	c.transaction.size += size
+	c.out.Simple("QUEUED")
+	return nil
 }
 
-func (c *serveConn) multi(_ [][]byte) {
+func (c *serveConn) multi(_ [][]byte) error {
 	if c.transaction != nil {
-		c.out.Error("ERR MULTI calls can not be nested")
-		return
+		return replyError("ERR MULTI calls can not be nested")
 	}
 	c.transaction = &transaction{}
-	c.out.Simple("OK")
+	return c.done(nil)
 }
 
 // exec is EXEC. Commands CL.THROTTLE that follow each other are decided in one
 // commit, as in a pipeline.
-func (c *serveConn) exec(_ [][]byte) {
+func (c *serveConn) exec(_ [][]byte) error {
 	t := c.transaction
 	c.transaction = nil
 	switch {
 	case t == nil:
-		c.out.Error("ERR EXEC without MULTI")
+		return replyError("ERR EXEC without MULTI")
 	case t.wrong:
-		c.out.Error("EXECABORT Transaction discarded because of previous errors.")
-	default:
-		c.out.Array(len(t.queued))
-		broken := false // then the rest is done all the same, and nobody reads the replies
-		for _, command := range t.queued {
-			if c.do(command); len(c.out.Buf) < mostUnsent {
-				continue
-			}
-			if c.decide(); broken {
-				c.out.Buf = c.out.Buf[:0]
-			} else {
-				broken = c.send() != nil
-			}
-		}
-		c.decide()
+		return replyError("EXECABORT Transaction discarded because of previous errors.")
 	}
+	c.out.Array(len(t.queued))
+	broken := false // then the rest is done all the same, and nobody reads the replies
+	for _, command := range t.queued {
+		if c.do(command); len(c.out.Buf) < mostUnsent {
+			continue
+		}
+		if c.decide(); broken {
+			c.out.Buf = c.out.Buf[:0]
+		} else {
+			broken = c.send() != nil
+		}
+	}
+	c.decide()
+	return nil
 }
 
-func (c *serveConn) discard(_ [][]byte) {
+func (c *serveConn) discard(_ [][]byte) error {
 	if c.transaction == nil {
-		c.out.Error("ERR DISCARD without MULTI")
-		return
+		return replyError("ERR DISCARD without MULTI")
 	}
 	c.transaction = nil
-	c.out.Simple("OK")
+	return c.done(nil)
 }
