@@ -63,17 +63,15 @@ func addShares(found []*shown, in *view, limits *stint.Limits, numbers map[strin
 			return &bucket{}, false, nil
 		}
 		spec, _ := limits.Spec(key.Name)
-		names, err := in.named(spec.Label)
+		name, err := in.number(spec.Label)
+		if err == nil {
+			b, err = in.bucket(name, key.ID)
+		}
 		if err != nil && !errors.As(err, new(noSuchLabel)) {
 			return nil, false, err
 		}
-		b = &bucket{} // nothing of it was spent yet
-		for _, name := range names {
-			if spent, err := in.bucket(name, key.ID); err != nil {
-				return nil, false, err
-			} else if spent != nil {
-				b = spent
-			}
+		if b == nil { // nothing of it was spent yet
+			b = &bucket{}
 		}
 		b.measure(limit, in.now)
 		return b, true, nil
@@ -87,12 +85,11 @@ func addShares(found []*shown, in *view, limits *stint.Limits, numbers map[strin
 		if err != nil {
 			return err
 		}
-		b.share = &shareOf{Kept: kept, wait: math.MaxInt64}
+		b.share = &shareOf{Kept: kept}
+		var alone time.Duration // until the total has a token, kept or not
 		if limited {
 			b.share.Total = &levelJSON{total.remaining, total.limit.Burst}
-			b.share.wait = total.until(1 + kept)
-		} else {
-			b.share.wait = 0
+			b.share.wait, alone = total.until(1+kept), total.until(1)
 		}
 		if floorKey == (stint.Key{}) {
 			continue
@@ -102,19 +99,20 @@ func addShares(found []*shown, in *view, limits *stint.Limits, numbers map[strin
 			return err
 		}
 		b.share.Own = &levelJSON{floor.remaining, floor.limit.Burst}
-		own := floor.until(1)
-		if limited {
-			own = max(own, total.until(1))
-		}
-		b.share.wait = min(b.share.wait, own)
+		b.share.wait = min(b.share.wait, max(alone, floor.until(1)))
 	}
 	return nil
 }
 
 // until returns the time until the bucket has so many tokens.
 func (b *bucket) until(tokens int64) time.Duration {
-	if b.limit.IsBlocked() || tokens > b.limit.Burst {
+	switch {
+	case b.limit.IsBlocked() || tokens > b.limit.Burst:
 		return math.MaxInt64
+	case b.limit.FollowsCalendar() && b.remaining >= tokens:
+		return 0
+	case b.limit.FollowsCalendar():
+		return b.fullIn
 	}
 	return max(0, b.fullIn+time.Duration(tokens)*b.limit.Interval()-b.limit.Tolerance())
 }

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -20,7 +18,8 @@ type showFlags struct {
 	db     dbFlags
 	limits limitFlags
 	json   bool
-	pid    int // of the program that answered; 0 if the file did
+	pid    int       // of the program that answered; 0 if the file did
+	opened time.Time // by the user's clock
 }
 
 func newShow() *cobra.Command {
@@ -63,9 +62,7 @@ type shown struct {
 	bucket
 	source     string        // of its limit
 	retryAfter time.Duration // until there is a token
-	fullAt     time.Time
-	heldUntil  time.Time
-	share      *shareOf // nil if it has no Parent
+	share      *shareOf      // nil if it has no Parent
 }
 
 func (f *showFlags) show(id string) (found []*shown, err error) {
@@ -76,7 +73,7 @@ func (f *showFlags) show(id string) (found []*shown, err error) {
 	if err != nil {
 		return nil, err
 	}
-	opened := time.Now()
+	f.opened = time.Now()
 	in, err := f.db.view()
 	if err != nil {
 		return nil, err
@@ -102,32 +99,18 @@ func (f *showFlags) show(id string) (found []*shown, err error) {
 	}
 	for _, b := range found {
 		name, ok := numbers[b.label]
-		limit, limited := limits.For(name.Key(id))
-		switch {
-		case ok && limited:
+		if limit, limited := limits.For(name.Key(id)); ok && limited { // otherwise the running program's, or none
 			b.measure(limit, in.now)
 			if b.source, err = f.limits.source(b.label, id); err != nil {
 				return nil, err
 			}
-		case b.limit == stint.Limit{}:
-			continue
-		default:
-			limit = b.limit // the running program's
 		}
-		switch b.retryAfter = max(0, b.fullIn+limit.Interval()-limit.Tolerance()); {
-		case limit.IsBlocked():
-			b.retryAfter = math.MaxInt64
-		case limit.FollowsCalendar() && b.remaining == 0:
-			b.retryAfter = b.fullIn
-		case limit.FollowsCalendar():
-			b.retryAfter = 0
+		if b.limit.Burst > 0 || b.limit.IsBlocked() {
+			b.retryAfter = b.until(1)
+			if b.share != nil {
+				b.retryAfter = max(b.retryAfter, b.share.wait)
+			}
 		}
-		if b.share != nil {
-			b.retryAfter = max(b.retryAfter, b.share.wait)
-		}
-	}
-	for _, b := range found {
-		b.fullAt, b.heldUntil = opened.Add(b.fullIn), opened.Add(b.heldFor) // by the user's clock
 	}
 	slices.SortFunc(found, func(a, b *shown) int { return cmp.Compare(a.label, b.label) })
 	return found, nil
@@ -185,14 +168,15 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		fmt.Fprintf(&text, "%s  full: all of its tokens%s are back%s\n", display.Printable(id), of, by)
 	}
 	for _, b := range found {
-		fmt.Fprintf(&text, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words())
+		fmt.Fprintf(&text, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words(f.opened))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
 }
 
-// words returns a bucket in words, one line for each fact.
-func (b *shown) words() string {
+// words returns a bucket in words, one line for each fact, and instants by the
+// clock that said when it was opened.
+func (b *shown) words(opened time.Time) string {
 	var s strings.Builder
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
@@ -214,13 +198,13 @@ func (b *shown) words() string {
 	if b.limit.FollowsCalendar() {
 		line("resets", "%s", display.Reset(b.limit, b.now))
 	} else if b.fullIn > 0 {
-		line("full", "in %s, at %s", display.Duration(b.fullIn), b.fullAt.Format(clockFormat))
+		line("full", "in %s, at %s", display.Duration(b.fullIn), opened.Add(b.fullIn).Format(clockFormat))
 	} else {
 		line("full", "now")
 	}
 	if b.heldFor > 0 {
 		line("hold", "every request is denied for %s, until %s; stint hold --end ends it",
-			display.Duration(b.heldFor), b.heldUntil.Format(clockFormat))
+			display.Duration(b.heldFor), opened.Add(b.heldFor).Format(clockFormat))
 	}
 	if b.lineFor > 0 {
 		line("queue", "the last turn of run --wait is in %s; stint reset --name %q ID removes the queue",
