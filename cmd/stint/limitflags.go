@@ -31,7 +31,7 @@ type limitFlags struct {
 
 	cmd      *cobra.Command
 	required bool
-	also     string            // a label that needs no limit
+	also     []stint.NameSpec  // limits of other flags
 	piped    map[string][]byte // contents of files such as pipes
 }
 
@@ -81,9 +81,10 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 	if err := f.misused(); err != nil {
 		return nil, nil, err
 	}
-	labels := []string{f.label()}
+	specs := []stint.NameSpec{{Label: f.label(), Limit: stint.Unlimited}}
 	var files []string
-	if f.file != "" {
+	switch {
+	case f.file != "":
 		var remove func()
 		var err error
 		files, remove, err = f.files()
@@ -91,20 +92,30 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		if err != nil {
 			return nil, nil, err
 		}
-		if labels, err = limitsfile.Labels(files...); err != nil {
+		labels, err := limitsfile.Labels(files...)
+		if err != nil {
 			return nil, nil, f.named(err, files)
 		}
-	}
-	if f.also != "" {
-		labels = append(labels, f.also)
+		specs = nil
+		for _, label := range labels {
+			specs = append(specs, stint.NameSpec{Label: label, Limit: stint.Unlimited})
+		}
+	case f.limit != "":
+		var err error
+		if specs[0].Limit, err = f.parse(); err != nil {
+			return nil, nil, err
+		}
 	}
 	numbers, names := map[string]stint.Name{}, stint.Names{}
-	for _, label := range labels {
-		name, err := number(label)
+	for _, spec := range append(specs, f.also...) {
+		if _, twice := numbers[spec.Label]; twice {
+			continue
+		}
+		name, err := number(spec.Label)
 		if err != nil {
 			return nil, nil, err
 		}
-		numbers[label], names[name] = name, stint.NameSpec{Label: label, Limit: stint.Unlimited}
+		numbers[spec.Label], names[name] = name, spec
 	}
 	if err := f.setShares(names, numbers); err != nil {
 		return nil, nil, err
@@ -112,13 +123,6 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 	if f.file != "" {
 		limits, err := limitsfile.Load(names, files[0], files[1:]...)
 		return limits, numbers, f.named(err, files)
-	}
-	if f.limit != "" {
-		limit, err := f.parse()
-		if err != nil {
-			return nil, nil, err
-		}
-		names[numbers[f.label()]] = stint.NameSpec{Label: f.label(), Limit: limit}
 	}
 	limits, err := stint.NewLimits(names)
 	return limits, numbers, err

@@ -271,66 +271,43 @@ func (f *replayFlags) load(c *replay.Config, number func(label string) (stint.Na
 			}
 		}
 	}
-	c.Deciding = nil
-	if f.limits.file != "" {
-		limits, numbers, err := f.limits.load(number)
-		if err != nil {
-			return nil, err
-		}
-		for _, label := range append([]string{f.limits.name}, f.and...) {
-			one := f.limits
-			one.name = label
-			name, err := one.among(numbers)
+	f.limits.also = nil
+	deciding := f.and // labels
+	if f.limits.file == "" {
+		deciding = nil
+		for _, s := range slices.Concat(f.try, f.and) {
+			limit, err := stint.ParseLimit(strings.TrimSpace(s))
 			if err != nil {
 				return nil, err
 			}
-			if err := decides(c, name, label); err != nil {
-				return nil, err
-			}
+			f.limits.also = append(f.limits.also, stint.NameSpec{Label: limit.String(), Limit: limit})
+			deciding = append(deciding, limit.String())
 		}
-		return limits, nil
-	}
-	if err := f.limits.misused(); err != nil {
-		return nil, err
-	}
-	names := stint.Names{}
-	add := func(label string, limit stint.Limit) error {
-		name, err := number(label)
-		if err != nil {
-			return err
-		}
-		names[name] = stint.NameSpec{Label: label, Limit: limit}
-		return decides(c, name, limit.String())
 	}
 	if !c.Each {
-		limit, err := f.limits.parse()
-		if err != nil {
-			return nil, err
-		}
-		if err := add(f.limits.label(), limit); err != nil {
-			return nil, err
-		}
-	}
-	if c.Each && len(f.try) == 0 {
+		deciding = append([]string{f.limits.name}, deciding...)
+	} else if deciding == nil {
 		return nil, misuse(f.limits.cmd, "no limit in --try: COUNT/PERIOD, with commas between them")
 	}
-	for _, s := range slices.Concat(f.try, f.and) {
-		limit, err := stint.ParseLimit(strings.TrimSpace(s))
+	limits, numbers, err := f.limits.load(number)
+	if err != nil {
+		return nil, err
+	}
+	c.Deciding = nil
+	for _, label := range deciding {
+		one := f.limits
+		one.name = label
+		name, err := one.among(numbers)
 		if err != nil {
 			return nil, err
 		}
-		if err := add(limit.String(), limit); err != nil {
-			return nil, err
+		if f.limits.file == "" {
+			label = limits.Names()[name].Limit.String()
 		}
+		if slices.ContainsFunc(c.Deciding, func(d replay.Deciding) bool { return d.Limit == label }) {
+			return nil, fmt.Errorf("the limit %s is given twice: once is enough", label)
+		}
+		c.Deciding = append(c.Deciding, replay.Deciding{Name: name, Limit: label})
 	}
-	return stint.NewLimits(names)
-}
-
-// decides makes a limit one of those that decide.
-func decides(c *replay.Config, name stint.Name, limit string) error {
-	if slices.ContainsFunc(c.Deciding, func(d replay.Deciding) bool { return d.Limit == limit }) {
-		return fmt.Errorf("the limit %s is given twice: once is enough", limit)
-	}
-	c.Deciding = append(c.Deciding, replay.Deciding{Name: name, Limit: limit})
-	return nil
+	return limits, nil
 }

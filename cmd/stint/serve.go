@@ -283,7 +283,7 @@ func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, 
 	if of.file == "" {
 		of.name = throttleLabel
 	} else {
-		of.also = throttleLabel
+		of.also = []stint.NameSpec{{Label: throttleLabel, Limit: stint.Unlimited}}
 	}
 	limits, numbers, err := of.load(number)
 	if err != nil {
