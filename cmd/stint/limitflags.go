@@ -36,13 +36,18 @@ type limitFlags struct {
 }
 
 func (f *limitFlags) register(cmd *cobra.Command, required bool) {
-	f.cmd, f.required = cmd, required
+	f.required = required
 	flags := cmd.Flags()
 	flags.StringVar(&f.limit, "limit", "", "a limit, as `COUNT/PERIOD`: 5/1m, or '5/1m burst 20'")
 	flags.Int64Var(&f.burst, "burst", 0, "burst of --limit (default its count)")
-	flags.StringVar(&f.file, "limits", "", "a YAML `FILE` of limits")
-	flags.StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
+	f.registerFiles(cmd, "a YAML `FILE` of limits")
 	flags.StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\" with --limit)")
+}
+
+func (f *limitFlags) registerFiles(cmd *cobra.Command, usage string) {
+	f.cmd = cmd
+	cmd.Flags().StringVar(&f.file, "limits", "", usage)
+	cmd.Flags().StringArrayVar(&f.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
 	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
 	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"maps"
 	"net"
 	"net/http"
@@ -77,7 +78,7 @@ save, and end with status 0.`,
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.limits.cmd = cmd
+	f.limits.registerFiles(cmd, "a YAML `FILE` of limits, for the commands STINT.*")
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.listen, "listen", nil, "an `ADDRESS`: the path of a socket, or HOST:PORT (default FILE.resp)")
 	flags.StringVar(&f.group, "socket-group", "", "a `GROUP` whose members may open the sockets, too")
@@ -86,11 +87,7 @@ save, and end with status 0.`,
 		"`LEVEL` of CL.THROTTLE: memory, flushed, leased or synced")
 	flags.StringVar(&f.metrics, "metrics", "", "serve counts for Prometheus at http://`HOST:PORT`/metrics")
 	flags.IntVar(&f.most, "max-connections", 1024, "refuse connections beyond `N`")
-	flags.StringVar(&f.limits.file, "limits", "", "a YAML `FILE` of limits, for the commands STINT.*")
-	flags.StringArrayVar(&f.limits.overrides, "overrides", nil, "a YAML `FILE` of overrides to --limits; may be repeated")
 	f.limits.registerShares(cmd)
-	_ = cmd.MarkFlagFilename("limits", "yml", "yaml")
-	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
 	_ = cmd.MarkFlagFilename("password-file")
 	levels := []string{"memory", "flushed", "leased", "synced"}
 	_ = cmd.RegisterFlagCompletionFunc("durability", cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp))
@@ -123,14 +120,9 @@ type server struct {
 }
 
 // serve answers clients until ctx ends.
-func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
+func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 	s := &server{ending: ctx, most: f.most, conns: map[*serveConn]struct{}{}, started: time.Now()}
-	var line sync.Mutex
-	s.log = func(format string, args ...any) {
-		line.Lock()
-		defer line.Unlock()
-		fmt.Fprintf(stderr, "stint: "+format+"\n", args...)
-	}
+	s.log = log.New(stderr, "stint: ", 0).Printf
 	path, _, err := f.db.file()
 	if err != nil {
 		return err
@@ -170,19 +162,19 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	reloading, endReloads := context.WithCancel(ctx)
 	var reloader sync.WaitGroup
 	reloader.Go(func() { s.reloads(reloading, f, reload) })
-	end := func() error {
+	defer func() {
 		endReloads()
 		reloader.Wait()
-		return failed(s.limiter.Close())
-	}
+		err = errors.Join(err, failed(s.limiter.Close()))
+	}()
 	endMetrics, err := s.serveMetrics(f.metrics)
 	if err != nil {
-		return errors.Join(failed(err), end())
+		return failed(err)
 	}
 	defer endMetrics()
 	listeners, err := f.listeners(ctx, s, listen)
 	if err != nil || len(listeners) == 0 { // the signal came first
-		return errors.Join(failed(err), end())
+		return failed(err)
 	}
 	for _, l := range listeners {
 		s.log("serving %s at %s", display.Visible(path), display.Visible(l.Addr().String()))
@@ -196,7 +188,7 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) error {
 	}
 	s.accepting.Wait() // later connections stay with systemd, which keeps the sockets
 	s.drain()
-	return end()
+	return nil
 }
 
 // serveMetrics serves the counts of all limits over HTTP, without ids, until the
@@ -224,9 +216,6 @@ func (s *server) serveMetrics(address string) (end func(), err error) {
 // check reads the flags and the password.
 func (f *serveFlags) check(s *server) error {
 	cmd := f.limits.cmd
-	if f.limits.file == "" && f.limits.overrides != nil {
-		return misuse(cmd, "--overrides needs --limits")
-	}
 	if f.most < 1 {
 		return misuse(cmd, "--max-connections %d: must be 1 or more", f.most)
 	}
@@ -249,10 +238,15 @@ func (f *serveFlags) check(s *server) error {
 	return nil
 }
 
-// open opens the file. Names get the numbers that the file has for their labels.
+// open opens the file. Names get the numbers that the file has for their labels,
+// or that the program has which has it open.
 func (s *server) open(f *serveFlags, path string) error {
-	limits, err := s.load(f)
+	in, err := f.db.reach(writing)
 	if err != nil {
+		return err
+	}
+	limits, err := s.numbered(f, in.declare)
+	if err = errors.Join(err, in.Close()); err != nil {
 		return err
 	}
 	s.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
@@ -264,17 +258,6 @@ func (s *server) open(f *serveFlags, path string) error {
 		},
 	})
 	return failed(ifEmpty(path, err))
-}
-
-// load returns the limits of the flags, with the numbers of the file or of the
-// program that has it open.
-func (s *server) load(f *serveFlags) (*stint.Limits, error) {
-	in, err := f.db.reach(writing)
-	if err != nil {
-		return nil, err
-	}
-	limits, err := s.numbered(f, in.declare)
-	return limits, errors.Join(err, in.Close())
 }
 
 // numbered returns the limits of the flags, and notes their numbers.
@@ -366,9 +349,8 @@ func (s *server) accept(l net.Listener) {
 		s.ids++
 		c := newServeConn(s, conn, s.ids)
 		s.conns[c] = struct{}{}
-		s.serving.Add(1)
+		s.serving.Go(c.serve)
 		s.mu.Unlock()
-		go c.serve()
 	}
 }
 
@@ -390,5 +372,4 @@ func (s *server) left(c *serveConn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	s.serving.Done()
 }

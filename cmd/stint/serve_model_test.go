@@ -195,8 +195,7 @@ func TestServeSlowReader(t *testing.T) {
 		ours, its := net.Pipe() // has no buffer
 		c := newServeConn(s, its, 1)
 		c.writeTimeout = timeout
-		s.serving.Add(1)
-		go c.serve()
+		s.serving.Go(c.serve)
 		return ours
 	}
 	slow := connect(50 * time.Millisecond)
@@ -240,11 +239,10 @@ func TestServeMemory(t *testing.T) {
 			c := newServeConn(s, its, 1)
 			most, done := 0, make(chan struct{})
 			c.measured = func() { most = max(most, c.size()) }
-			s.serving.Add(1)
-			go func() {
+			s.serving.Go(func() {
 				defer close(done)
 				c.serve()
-			}()
+			})
 			go func() { _, _ = io.Copy(io.Discard, ours) }()
 			_, err := io.WriteString(ours, sent)
 			require.NoError(t, err)

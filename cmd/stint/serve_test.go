@@ -761,7 +761,7 @@ func TestServeMisuse(t *testing.T) {
 		"--listen a:b:c":                   "want the path of a socket, or HOST:PORT",
 		"--durability fast":                "must be memory, flushed, leased or synced",
 		"--max-connections 0":              "must be 1 or more",
-		"--overrides x.yml":                "--overrides needs --limits",
+		"--overrides x.yml":                "--overrides goes with --limits",
 		"--limits missing.yml":             "missing.yml",
 		"--password-file missing":          "missing",
 		"--socket-group no-such-group":     "no-such-group",

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -102,15 +100,13 @@ func (st *fileStat) String() string {
 	if st.PID != 0 {
 		open = fmt.Sprintf("by process %d, which sent this copy of the file", st.PID)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
-		"journal  %s, with %s not yet in the tree\nholds    %d\n\n", display.Visible(st.File), st.Format, open, display.Size(st.Bytes),
-		display.Size(st.Free), display.Size(st.Journal), display.Plural(int(st.Journaled), "bucket"), st.Holds)
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprint(tw, "number\tlimit\tlive\texpired\n")
+	table := display.Table{Header: []string{"number", "limit", "live", "expired"}}
 	for _, l := range st.Limits {
-		fmt.Fprintf(tw, "%d\t%s\t%d\t%d\n", l.Number, display.Printable(l.Name), l.Live, l.Expired)
+		table.Rows = append(table.Rows, []string{fmt.Sprint(l.Number), display.Printable(l.Name),
+			fmt.Sprint(l.Live), fmt.Sprint(l.Expired)})
 	}
-	_ = tw.Flush() // a Builder does not fail
-	return b.String()
+	return fmt.Sprintf("file     %s, format %d\nopen     %s\nsize     %s, of which %s are free\n"+
+		"journal  %s, with %s not yet in the tree\nholds    %d\n\n%s", display.Visible(st.File), st.Format, open,
+		display.Size(st.Bytes), display.Size(st.Free), display.Size(st.Journal),
+		display.Plural(int(st.Journaled), "bucket"), st.Holds, table.Text(0))
 }
