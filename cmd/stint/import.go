@@ -48,7 +48,6 @@ limit keeps the number that it has in the export, unless the file uses that numb
 type importFlags struct {
 	db     dbFlags
 	dryRun bool
-	names  map[stint.Name]string // that migrate gives
 }
 
 func (f *importFlags) register(cmd *cobra.Command) {
@@ -56,11 +55,9 @@ func (f *importFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print how much would be imported at most, and write nothing")
 }
 
-// importer reads all that an import puts into a file.
-type importer func(f *importFlags, lines *lineReader) (*imported, error)
-
 // importFrom reads the whole input, and then saves it to the file.
-func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importer) error {
+func (f *importFlags) importFrom(cmd *cobra.Command, args []string,
+	read func(lines *lineReader) (*imported, error)) error {
 	ctx, stop := untilInterrupted(cmd)
 	defer stop()
 	in, name, total := cmd.InOrStdin(), "standard input", int64(-1)
@@ -75,7 +72,7 @@ func (f *importFlags) importFrom(cmd *cobra.Command, args []string, read importe
 	bar := newProgress(cmd.ErrOrStderr(), "reading", total, true)
 	lines := bufio.NewScanner(io.TeeReader(replay.ReadAhead(ctx, in), bar))
 	lines.Buffer(nil, 1<<28) // a header may have 65535 labels
-	found, err := read(f, &lineReader{Scanner: lines, name: name})
+	found, err := read(&lineReader{Scanner: lines, name: name})
 	bar.close()
 	if ctx.Err() != nil {
 		return errInterrupted
@@ -208,24 +205,17 @@ type lineReader struct {
 	*bufio.Scanner
 	name string
 	line int
+	text []byte // of the line
 }
 
-func (r *lineReader) next() bool {
-	r.line++
-	return r.Scan()
-}
-
-// Bytes returns the line. A byte order mark in front of the first is not part of
-// it.
-func (r *lineReader) Bytes() []byte {
-	if r.line == 1 {
-		return bytes.TrimPrefix(r.Scanner.Bytes(), []byte("\ufeff"))
+func (r *lineReader) next() (more bool) {
+	more = r.Scan()
+	if r.text = r.Bytes(); r.line == 0 {
+		r.text = bytes.TrimPrefix(r.text, []byte("\ufeff")) // a byte order mark is not part of the line
 	}
-	return r.Scanner.Bytes()
+	r.line++
+	return more
 }
-
-// Text returns the line.
-func (r *lineReader) Text() string { return string(r.Bytes()) }
 
 // Err returns why there are no more lines, or nil at the end.
 func (r *lineReader) Err() error {
@@ -240,13 +230,13 @@ func (r *lineReader) wrong(format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %w; nothing was imported", r.name, r.line, fmt.Errorf(format, args...))
 }
 
-func readExport(_ *importFlags, lines *lineReader) (*imported, error) {
+func readExport(lines *lineReader) (*imported, error) {
 	in := &imported{changes: map[stint.Key]int64{}}
 	var header exportHeader
 	if !lines.next() {
 		return nil, cmp.Or(lines.Err(), lines.wrong("it is empty: want what stint export writes"))
 	}
-	if err := json.Unmarshal(lines.Bytes(), &header); err != nil || header.Stint == 0 {
+	if err := json.Unmarshal(lines.text, &header); err != nil || header.Stint == 0 {
 		return nil, lines.wrong("not the first line of what stint export writes")
 	}
 	if header.Stint != 1 {
@@ -263,7 +253,7 @@ func readExport(_ *importFlags, lines *lineReader) (*imported, error) {
 	}
 	for lines.next() {
 		var l exportLine
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+		if err := json.Unmarshal(lines.text, &l); err != nil {
 			return nil, lines.wrong("neither a bucket nor a hold as stint export writes them")
 		}
 		name, ok := numbers[l.Name]

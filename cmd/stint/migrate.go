@@ -43,25 +43,27 @@ later TAT stays.`,
   xargs redis-cli mget < keys > values
   paste keys values > keys-and-values
   stint migrate redis --db quota.db 6=NewOrdersPerAccount 1=NewRegistrationsPerIPAddress < keys-and-values`,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if f.names, err = parseNames(args); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			names, err := parseNames(args)
+			if err != nil {
 				return err
 			}
-			return f.importFrom(cmd, nil, readRedis)
+			return f.importFrom(cmd, nil, func(lines *lineReader) (*imported, error) {
+				if err := f.addNames(names); err != nil {
+					return nil, err
+				}
+				return readRedis(names, lines)
+			})
 		},
 	}
 	f.register(cmd)
 	return cmd
 }
 
-func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
-	names := f.names
+func readRedis(names map[stint.Name]string, lines *lineReader) (*imported, error) {
 	in := &imported{names: names, changes: map[stint.Key]int64{}}
-	if err := f.addNames(names); err != nil {
-		return nil, err
-	}
 	for lines.next() {
-		text, value, both := strings.Cut(strings.TrimRight(lines.Text(), "\r"), "\t")
+		text, value, both := strings.Cut(strings.TrimRight(string(lines.text), "\r"), "\t")
 		if i := strings.LastIndexByte(text, ' '); !both && i > 0 {
 			text, value, both = text[:i], text[i+1:], true
 		}
@@ -79,7 +81,7 @@ func readRedis(f *importFlags, lines *lineReader) (*imported, error) {
 			if !lines.next() {
 				return nil, lines.wrong("key %q has no value: the input ends here", text)
 			}
-			value = lines.Text()
+			value = string(lines.text)
 		}
 		if value = strings.TrimSpace(value); value == "" || value == "(nil)" {
 			in.past++
