@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -302,10 +301,11 @@ func (s *server) reload(f *serveFlags) error {
 		return errors.New("there is no --limits")
 	}
 	f.limits.piped = nil
-	numbers := maps.Clone(s.labels)
-	numbers[throttleLabel] = s.throttle
 	limits, err := (&server{}).numbered(f, func(label string) (stint.Name, error) {
-		name, ok := numbers[label]
+		if label == throttleLabel {
+			return s.throttle, nil
+		}
+		name, ok := s.labels[label]
 		if !ok {
 			return 0, fmt.Errorf("the limit %q is new: restart the server to add it", label)
 		}
