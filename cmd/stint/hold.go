@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -163,7 +165,8 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source, now time.Time) error {
 	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
 		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))
 	})
-	tw := tabwriter.NewWriter(folding(cmd.OutOrStdout()), 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	tw := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
 		what, id := "for "+display.Duration(d), key.ID
@@ -178,5 +181,7 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source, now time.Time) error {
 			return failed(err)
 		}
 	}
-	return failed(tw.Flush())
+	_ = tw.Flush() // a Builder does not fail
+	_, err = io.WriteString(cmd.OutOrStdout(), folded(cmd.OutOrStdout(), text.String()))
+	return failed(err)
 }

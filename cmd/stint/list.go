@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -162,7 +163,8 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		}
 		return nil
 	}
-	tw := tabwriter.NewWriter(folding(w), 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	tw := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, b := range buckets {
 		id, state := b.id, b.state()
 		if of, ok := lockedOut(id); ok && b.heldFor > 0 {
@@ -172,7 +174,9 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 			fmt.Fprintf(tw, "%s\t%s\t%s\n", display.Printable(b.label), display.Printable(id), state)
 		}
 	}
-	return tw.Flush()
+	_ = tw.Flush() // a Builder does not fail
+	_, err := io.WriteString(w, folded(w, text.String()))
+	return err
 }
 
 func listCSV(w io.Writer, buckets []*bucket) error {

@@ -38,14 +38,14 @@ func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, 
 
 // chartFlags are those of a command that can draw its result.
 type chartFlags struct {
-	svg  string
-	json bool
+	outputFlags
+	svg string
 }
 
 func (f *chartFlags) register(cmd *cobra.Command) {
+	f.registerJSON(cmd)
 	cmd.Flags().StringVar(&f.svg, "svg", "",
 		"also write a chart as SVG to a `FILE`; - for standard output instead of the text")
-	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 	_ = cmd.MarkFlagFilename("svg", "svg")
 }
 
@@ -57,7 +57,8 @@ func (f *chartFlags) misused(cmd *cobra.Command) error {
 }
 
 // print draws the result, and prints it as JSON or as text for a terminal's width.
-func (f *chartFlags) print(w io.Writer, svg func() []byte, asJSON any, text func(width int) string) (err error) {
+func (f *chartFlags) print(cmd *cobra.Command, svg func() []byte, asJSON any, text func(width int) string) error {
+	w := cmd.OutOrStdout()
 	switch f.svg {
 	case "":
 	case "-":
@@ -68,10 +69,5 @@ func (f *chartFlags) print(w io.Writer, svg func() []byte, asJSON any, text func
 			return failed(err)
 		}
 	}
-	if f.json {
-		err = display.WriteJSON(w, asJSON)
-	} else {
-		_, err = io.WriteString(folding(w), text(columns(w)))
-	}
-	return failed(err)
+	return f.outputFlags.print(cmd, asJSON, folded(w, text(columns(w))))
 }

@@ -110,7 +110,7 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 			}
 			svg := func() []byte { return r.SVG(fmt.Sprintf("%s, by %s", strings.Join(args, ", "), f.lines.By)) }
 			s := r.Summary(f.top)
-			if err := f.out.print(cmd.OutOrStdout(), svg, s, s.Text); err != nil {
+			if err := f.out.print(cmd, svg, s, s.Text); err != nil {
 				return err
 			}
 			if r.OnlyMalformed() {

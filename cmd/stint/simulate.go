@@ -55,7 +55,7 @@ and borrowed.`,
 			if err := s.Run(); err != nil {
 				return err
 			}
-			return f.out.print(cmd.OutOrStdout(), s.SVG, s.Summary(), s.Text)
+			return f.out.print(cmd, s.SVG, s.Summary(), s.Text)
 		},
 	}
 	cmd.Flags().StringArrayVar(&f.load, "load", nil, "a `LOAD`; may be repeated")

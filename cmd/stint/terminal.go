@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 
@@ -23,26 +22,11 @@ func columns(w io.Writer) int {
 	return width
 }
 
-// folding returns a writer that breaks long lines at spaces if w is a terminal.
-// The terminal itself would break them inside words and numbers.
-func folding(w io.Writer) io.Writer {
+// folded breaks the long lines of a text at spaces if w is a terminal, which would
+// break them inside words and numbers.
+func folded(w io.Writer, text string) string {
 	if width := columns(w); width > 0 {
-		return &foldWriter{w: w, width: width}
+		return display.Folded(text, width)
 	}
-	return w
-}
-
-// foldWriter writes lines when they are complete.
-type foldWriter struct {
-	w     io.Writer
-	width int
-	begun []byte
-}
-
-func (f *foldWriter) Write(b []byte) (int, error) {
-	f.begun = append(f.begun, b...)
-	whole := bytes.LastIndexByte(f.begun, '\n') + 1
-	_, err := io.WriteString(f.w, display.Folded(string(f.begun[:whole]), f.width))
-	f.begun = f.begun[whole:]
-	return len(b), err
+	return text
 }
