@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"time"
 
@@ -65,6 +66,86 @@ func check(l decider, r stint.Request) (stint.Decision, error) {
 	return l.SpendAll(r)
 }
 
+func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
+	r.Mode = stint.UpTo
+	return l.SpendAll(r)
+}
+
+func newAllow() *cobra.Command {
+	return newDecision(&decideFlags{open: writing.target, act: spend, done: "allowed"},
+		&cobra.Command{
+			Use:   "allow ID",
+			Short: "Spend tokens of ID's bucket if they are there",
+			Long: `Spend tokens of ID's bucket if they are there. The exit status is 0 if they were spent, and 1 if not.
+What was spent is on disk.
+
+With --limits, the limit is the one with the label of --name, or its override for exactly this id.
+
+--json prints one object, as check, spend and refund do: allowed, name, id, cost, remaining, limit
+(burst, count, and the period as in "1m0s"; null without a limit), retry_after_ns (0 if allowed),
+reset_after_ns (until the bucket is full), and pid if a program answered.
+
+If a program has the file open and shares it (package hostlimit), the program answers, and with
+--verbose a message on stderr says which process that is. The same holds for check, spend, refund,
+reset, hold, run, show, list, names, stat, export and backup. The limit still comes from the flags.
+--name must be a label that the program declares.
+
+Put -- before an ID that begins with -.`,
+			Example: `  stint allow --limit 3/1m alice && echo hello
+  stint allow --limit 100/24h --burst 10 --cost 5 --db quota.db alice
+  stint allow --limits defaults.yml --overrides overrides.yml --name NewOrdersPerAccount 12345678`,
+		})
+}
+
+func newCheck() *cobra.Command {
+	return newDecision(&decideFlags{open: lookAt, act: check, done: "allowed"},
+		&cobra.Command{
+			Use:   "check ID",
+			Short: "Say what allow would, and spend nothing",
+			Long: `Say what allow would answer, and spend nothing. If the answer is "allowed", the command shows what
+would be left after the spend. --cost 0 shows what is left now.`,
+			Example: `  stint check --limit 3/1m alice
+  stint check --limit 3/1m --cost 0 --json alice`,
+		})
+}
+
+// lookAt returns the target of a check, which leaves the file as it is. If nothing
+// was ever spent, it is nothing.
+func lookAt(f *dbFlags, label string) (*target, error) {
+	to, err := reading.target(f, label)
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(noSuchLabel)) {
+		return nothing(), nil
+	}
+	return to, err
+}
+
+func newSpend() *cobra.Command {
+	f := &decideFlags{open: writing.target, act: spend, done: "spent"}
+	cmd := newDecision(f, &cobra.Command{
+		Use:   "spend ID",
+		Short: "Spend tokens of ID's bucket, or with --force all that are there",
+		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done
+anyway: if there are too few tokens, it spends those that there are. The bucket is then empty, but
+owes nothing: it refills at the rate of its limit. --force spends nothing from a bucket that is held
+or has a queue.`,
+		Example: `  stint spend --limit 3/1m alice
+  stint spend --limit 100/1d --cost 150 --force alice`,
+	})
+	cmd.Flags().BoolVar(&f.force, "force", false, "spend all tokens if there are too few")
+	return cmd
+}
+
+func newRefund() *cobra.Command {
+	return newDecision(&decideFlags{open: changing.target, act: refund, done: "refunded"},
+		&cobra.Command{
+			Use:     "refund ID",
+			Short:   "Return tokens to ID's bucket",
+			Long:    `Return tokens to ID's bucket, up to its burst, and print what is left in it.`,
+			Example: `  stint refund --limit 3/1m alice`,
+		})
+}
+
+// newDecision completes a command that decides on one bucket.
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
 	f.out.register(cmd)
