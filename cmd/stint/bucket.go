@@ -124,20 +124,27 @@ func lockedOut(id string) (of string, ok bool) {
 // holds returns how long each bucket is held. A bucket without a hold is not in
 // the map.
 func holds(store dbfile.Store, now time.Time) (map[stint.Key]time.Duration, error) {
-	held := map[stint.Key]time.Duration{}
-	for change, err := range store.All(stint.Unknown) {
+	return later(store, stint.Unknown, now, parseKey)
+}
+
+// later returns how long it is until the TATs that the file has under a name, by
+// the key that each id there stands for. TATs that are over are not in the map.
+func later(store dbfile.Store, name stint.Name, now time.Time,
+	keyOf func(id string) (stint.Key, error)) (map[stint.Key]time.Duration, error) {
+	found := map[stint.Key]time.Duration{}
+	for change, err := range store.All(name) {
 		if err != nil {
 			return nil, err
 		}
-		key, err := parseKey(change.Key.ID)
+		key, err := keyOf(change.Key.ID)
 		if err != nil {
 			return nil, err
 		}
 		if d := until(change.TAT, now); d > 0 {
-			held[key] = d
+			found[key] = d
 		}
 	}
-	return held, nil
+	return found, nil
 }
 
 // parseKey returns the key that stint.Key.String wrote.

@@ -16,7 +16,7 @@ type view struct {
 	*source
 	now time.Time // of the file or the program
 
-	waiting map[stint.Key]*bucket // in a file: those that are held or have a queue, once they were read
+	held map[stint.Key]time.Duration // in a file: the holds, once they were read, of limits that were not
 }
 
 // view opens the file or, if a program has it open, connects to the program.
@@ -87,63 +87,43 @@ func (v *view) buckets(name stint.Name) iter.Seq2[*bucket, error] {
 			}
 			return
 		}
-		if err := v.findWaiting(); err != nil {
+		held, err := v.held, error(nil)
+		if held == nil {
+			held, err = holds(v.store, v.now)
+			v.held = held
+		}
+		var turns map[stint.Key]time.Duration
+		if line, ok := numberOf(v.labels, v.labels[name]+lineSuffix); ok && err == nil {
+			turns, err = later(v.store, line, v.now, func(id string) (stint.Key, error) { return name.Key(id), nil })
+		}
+		if err != nil {
 			yield(nil, failed(err))
 			return
 		}
-		for change, err := range v.store.All(name) {
-			b := v.at(change.Key)
-			delete(v.waiting, change.Key)
-			b.fullIn = until(change.TAT, v.now)
-			if (err != nil || !b.idle()) && !yield(b, failed(err)) || err != nil {
-				return
-			}
-		}
-		for key, b := range v.waiting {
-			if key.Name == name && !yield(b, nil) { // full, and held or with a queue
-				return
-			}
-		}
-	}
-}
-
-// findWaiting finds the buckets of a file that are held or have a queue.
-func (v *view) findWaiting() error {
-	if v.waiting != nil {
-		return nil
-	}
-	v.waiting = map[stint.Key]*bucket{}
-	held, err := holds(v.store, v.now)
-	if err != nil {
-		return err
-	}
-	for key, d := range held {
-		v.waiting[key] = v.at(key)
-		v.waiting[key].heldFor = d
-	}
-	for name, label := range v.labels {
-		limit, isLine := lineOf(v.labels, label)
-		if !isLine {
-			continue
+		at := func(key stint.Key, fullIn time.Duration) *bucket {
+			b := &bucket{label: v.labels[name], id: key.ID, fullIn: fullIn, heldFor: held[key], lineFor: turns[key]}
+			delete(held, key)
+			delete(turns, key)
+			return b
 		}
 		for change, err := range v.store.All(name) {
 			if err != nil {
-				return err
+				yield(nil, failed(err))
+				return
 			}
-			if d := until(change.TAT, v.now); d > 0 {
-				key := limit.Key(change.Key.ID)
-				v.waiting[key] = v.at(key)
-				v.waiting[key].lineFor = d
+			if b := at(change.Key, until(change.TAT, v.now)); !b.idle() && !yield(b, nil) {
+				return
+			}
+		}
+		for key := range held { // full, and held
+			if key.Name == name && !yield(at(key, 0), nil) {
+				return
+			}
+		}
+		for key := range turns { // full, and with a queue
+			if !yield(at(key, 0), nil) {
+				return
 			}
 		}
 	}
-	return nil
-}
-
-// at returns what is known of a bucket in a file.
-func (v *view) at(key stint.Key) *bucket {
-	if b := v.waiting[key]; b != nil {
-		return b
-	}
-	return &bucket{label: v.labels[key.Name], id: key.ID}
 }
