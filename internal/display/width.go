@@ -1,6 +1,7 @@
 package display
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -86,7 +87,7 @@ func Reflowed(text string, width int) string {
 // so that they can still be run. The comment of a command that is too long goes
 // above it. A word in quotes stays whole.
 func FoldedCommands(text string, width int) string {
-	const quoted = '\uE000' // a space inside quotes
+	const space = "\uE000" // inside quotes
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		if Wide(line) <= width {
@@ -96,24 +97,18 @@ func FoldedCommands(text string, width int) string {
 		if comment != "" {
 			comment = "  # " + strings.ReplaceAll(Folded(comment, width-len("  # ")), "\n", "\n  # ") + "\n"
 		}
-		quote, runes := rune(0), []rune(strings.TrimRight(line, " "))
-		for j, r := range runes {
-			switch {
-			case quote == 0 && (r == '\'' || r == '"'):
-				quote = r
-			case r == quote:
-				quote = 0
-			case quote != 0 && r == ' ':
-				runes[j] = quoted
-			}
+		line = quoted.ReplaceAllStringFunc(strings.TrimRight(line, " "), func(word string) string {
+			return strings.ReplaceAll(word, " ", space)
+		})
+		if Wide(line) > width {
+			line = strings.Join(foldLine([]rune(line), width-len(`   \`)), " \\\n  ")
 		}
-		if len(runes) > width {
-			runes = []rune(strings.Join(foldLine(runes, width-len(`   \`)), " \\\n  "))
-		}
-		lines[i] = comment + strings.ReplaceAll(string(runes), string(quoted), " ")
+		lines[i] = comment + strings.ReplaceAll(line, space, " ")
 	}
 	return strings.Join(lines, "\n")
 }
+
+var quoted = regexp.MustCompile(`'[^']*'|"[^"]*"`)
 
 // Wide returns the columns that a text takes.
 func Wide(text string) int { return utf8.RuneCountInString(text) }
