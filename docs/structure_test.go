@@ -51,7 +51,7 @@ var allowedImports = map[string][]string{
 	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/events", "internal/format", "internal/idmap",
 		"internal/queue", "internal/reciprocal", "internal/share", "internal/spell", "internal/table"},
 
-	"internal/display":  {".", "golang.org/x/term"},
+	"internal/display":  {".", "internal/calendar"},
 	"internal/chart":    {"internal/display"},
 	"internal/replay":   {".", "internal/chart", "internal/display"},
 	"internal/resp":     {},

@@ -32,13 +32,9 @@ type decideFlags struct {
 
 // decider is a Limiter, or the program that has the file.
 type decider interface {
+	stint.Decider
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
-	Refund(reqs ...stint.Request) (stint.Decision, error)
 	Reset(keys ...stint.Key) error
-	Hold(key stint.Key, until time.Time) (end time.Time, err error)
-	Release(key stint.Key) error
-	Bucket(key stint.Key) (stint.Bucket, error)
-	Now() time.Time
 	Flush() error
 }
 

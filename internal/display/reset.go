@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/calendar"
 )
 
 // Reset returns when a quota that follows the calendar is full again, by the
@@ -14,7 +15,7 @@ import (
 func Reset(l stint.Limit, now time.Time) string {
 	_, end := l.PeriodAt(now)
 	now = now.In(end.Location())
-	text := "at " + strings.TrimSuffix(end.Format("15:04:05"), ":00") + " " + zoneName(l)
+	text := "at " + strings.TrimSuffix(end.Format("15:04:05"), ":00") + " " + calendar.Of(calendar.Day, end.Location(), 0).Calendar().ZoneText()
 	if end.Sub(now) <= 24*time.Hour && !strings.Contains(l.String(), "/year") {
 		return text
 	}
@@ -23,14 +24,4 @@ func Reset(l stint.Limit, now time.Time) string {
 		layout = "2 January 2006"
 	}
 	return "on " + end.Format(layout) + " " + text
-}
-
-// zoneName returns the zone of a limit as its text has it.
-func zoneName(l stint.Limit) string {
-	_, zone, ok := strings.Cut(l.String(), "@")
-	if !ok {
-		return "UTC"
-	}
-	zone, _, _ = strings.Cut(zone, " ")
-	return zone
 }

@@ -24,4 +24,6 @@ func TestReset(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, Reset(limit, now), text)
 	}
+	limit := stint.EachDay(5, time.FixedZone("CET", 60*60))
+	require.Equal(t, "at 00:00 +01:00", Reset(limit, now), "as the text of the limit has it")
 }
