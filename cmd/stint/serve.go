@@ -112,15 +112,13 @@ type server struct {
 	serving   sync.WaitGroup  // connections
 	started   time.Time
 	commands  atomic.Int64 // answered
-
-	mu    sync.Mutex
-	conns map[*serveConn]struct{}
-	ids   int64
+	connected atomic.Int64
+	ids       atomic.Int64 // of connections
 }
 
 // serve answers clients until ctx ends.
 func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
-	s := &server{ending: ctx, most: f.most, conns: map[*serveConn]struct{}{}, started: time.Now()}
+	s := &server{ending: ctx, most: f.most, started: time.Now()}
 	s.log = log.New(stderr, "stint: ", 0).Printf
 	path, _, err := f.db.file()
 	if err != nil {
@@ -186,7 +184,7 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 		_ = l.Close()
 	}
 	s.accepting.Wait() // later connections stay with systemd, which keeps the sockets
-	s.drain()
+	s.serving.Wait()
 	return nil
 }
 
@@ -340,36 +338,14 @@ func (s *server) accept(l net.Listener) {
 			}
 			continue
 		}
-		s.mu.Lock()
-		if len(s.conns) >= s.most {
-			s.mu.Unlock()
+		if s.connected.Add(1) > int64(s.most) {
 			refuse(conn)
+			s.connected.Add(-1)
 			continue
 		}
-		s.ids++
-		c := newServeConn(s, conn, s.ids)
-		s.conns[c] = struct{}{}
-		s.serving.Go(c.serve)
-		s.mu.Unlock()
+		s.serving.Go(newServeConn(s, conn, s.ids.Add(1)).serve)
 	}
 }
 
 // errorsEvery is how often accept logs that it fails.
 const errorsEvery = 10 * time.Second
-
-// drain lets the connections answer the commands that they have read.
-func (s *server) drain() {
-	s.mu.Lock()
-	for c := range s.conns {
-		c.stopReading()
-	}
-	s.mu.Unlock()
-	s.serving.Wait()
-}
-
-// left is called by a connection that ends.
-func (s *server) left(c *serveConn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
-}

@@ -278,9 +278,6 @@ func (c *serveConn) client(args [][]byte) error {
 // info is INFO, with all its sections. Some clients wait until loading is 0. The
 // counts of decisions and errors are those of all processes that share the file.
 func (c *serveConn) info(_ [][]byte) error {
-	c.server.mu.Lock()
-	connected := len(c.server.conns)
-	c.server.mu.Unlock()
 	port := 0
 	if tcp, ok := c.conn.LocalAddr().(*net.TCPAddr); ok {
 		port = tcp.Port
@@ -290,7 +287,7 @@ func (c *serveConn) info(_ [][]byte) error {
 	text := fmt.Sprintf("# Server\r\nredis_version:%s\r\nstint_version:%s\r\nredis_mode:standalone\r\ntcp_port:%d\r\n"+
 		"uptime_in_seconds:%d\r\n\r\n# Clients\r\nconnected_clients:%d\r\nmaxclients:%d\r\n"+
 		"\r\n# Memory\r\nused_memory:%d\r\n\r\n# Persistence\r\nloading:0\r\n",
-		redisVersion, thisBuild().Version, port, int64(time.Since(c.server.started).Seconds()), connected, c.server.most,
+		redisVersion, thisBuild().Version, port, int64(time.Since(c.server.started).Seconds()), c.server.connected.Load(), c.server.most,
 		memory[0].Value.Uint64())
 	st := c.server.limiter.Stats()
 	if st.Err == nil { // another process that owns the file has answered

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -51,8 +52,7 @@ type serveConn struct {
 	writeTimeout time.Duration
 	measured     func() // for tests: before the replies are sent
 
-	mu      sync.Mutex
-	stopped bool // the server reads nothing more
+	mu sync.Mutex // for begun, once the server ends
 }
 
 func newServeConn(s *server, conn net.Conn, id int64) *serveConn {
@@ -70,7 +70,8 @@ func refuse(conn net.Conn) {
 
 // serve answers until the client leaves, or the server stops reading.
 func (c *serveConn) serve() {
-	defer c.server.left(c)
+	defer c.server.connected.Add(-1)
+	defer context.AfterFunc(c.server.ending, c.stopReading)()
 	defer c.close()
 	for {
 		command, err := c.in.Next()
@@ -157,7 +158,7 @@ func (c *serveConn) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun = true
-	if c.stopped {
+	if c.server.ending.Err() != nil {
 		c.endReading()
 	}
 }
@@ -167,7 +168,6 @@ func (c *serveConn) begin() {
 func (c *serveConn) stopReading() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped = true
 	c.endReading()
 }
 
@@ -207,7 +207,7 @@ func (c *serveConn) whileConnected(cancel func(), wait func()) {
 	<-left
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopped {
+	if c.server.ending.Err() != nil {
 		c.endReading()
 	} else {
 		_ = c.conn.SetReadDeadline(time.Time{})

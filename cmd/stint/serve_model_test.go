@@ -112,8 +112,7 @@ func newTestServerAt(t testing.TB, path string, now *atomic.Int64, names stint.N
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { limiter.Close() })
-	return &server{limiter: limiter, throttle: throttle, labels: labels, durability: stint.Flushed, ending: t.Context(),
-		conns: map[*serveConn]struct{}{}, most: 1024}
+	return &server{limiter: limiter, throttle: throttle, labels: labels, durability: stint.Flushed, ending: t.Context(), most: 1024}
 }
 
 // In random histories, with limits that change, alone and in pipelines, the
