@@ -109,25 +109,26 @@ func (f *importFlags) put(in *imported) (all int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	defer func() { err = failed(errors.Join(err, store.Close())) }()
 	now, err := timeOf(f.db.cmd, store)
 	if err != nil {
-		return 0, errors.Join(err, store.Close())
+		return 0, err
 	}
 	in.expire(now)
 	all = len(in.changes)
 	numbers, err := number(store, in.names)
 	if err != nil {
-		return 0, failed(errors.Join(err, store.Close()))
+		return 0, err
 	}
 	var changes []stint.Change
 	for from, tat := range in.changes {
 		key, err := renumbered(from, numbers)
 		if err != nil {
-			return 0, errors.Join(err, store.Close())
+			return 0, err
 		}
 		have, err := store.Load(key)
 		if err != nil {
-			return 0, failed(errors.Join(err, store.Close()))
+			return 0, err
 		}
 		if tat > have {
 			changes = append(changes, stint.Change{Key: key, TAT: tat})
@@ -138,7 +139,7 @@ func (f *importFlags) put(in *imported) (all int, err error) {
 	if len(changes) > 0 {
 		err = store.Save(changes)
 	}
-	return all, failed(errors.Join(err, store.Close()))
+	return all, err
 }
 
 // number returns the file's number for each number in names. A label that the

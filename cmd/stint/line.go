@@ -259,7 +259,7 @@ func (l *waiter) setLast(store dbfile.Store, turn int64) error {
 
 // leave gives up the turn. Later turns do not move. While a program has the
 // file, there is nothing to give up, because the queue is the program's.
-func (l *waiter) leave() error {
+func (l *waiter) leave() (err error) {
 	if l.turn == 0 {
 		return nil
 	}
@@ -271,12 +271,14 @@ func (l *waiter) leave() error {
 		return nil // the turn stays in the file
 	case err != nil:
 		return err
-	case in.owner != nil:
-		return in.Close()
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	if in.owner != nil {
+		return nil
 	}
 	now, err := timeOf(db.cmd, in.store)
 	if err != nil {
-		return errors.Join(err, in.Close())
+		return err
 	}
 	last, err := l.last(in.store, now)
 	if err == nil && last == l.turn {
@@ -286,7 +288,7 @@ func (l *waiter) leave() error {
 		}
 		err = l.setLast(in.store, last)
 	}
-	return errors.Join(err, in.Close())
+	return err
 }
 
 // leaveTimeout is how long an interrupted process waits for the file, to give its

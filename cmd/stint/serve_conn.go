@@ -188,9 +188,8 @@ func (c *serveConn) endReading() {
 // whileConnected calls wait, and calls cancel if the client leaves first. The
 // last command stays valid.
 func (c *serveConn) whileConnected(cancel func(), wait func()) {
-	left := make(chan struct{})
-	go func() {
-		defer close(left)
+	var reader sync.WaitGroup
+	reader.Go(func() {
 		for {
 			switch err := c.in.FillBehind(); {
 			case err == nil:
@@ -201,10 +200,10 @@ func (c *serveConn) whileConnected(cancel func(), wait func()) {
 				return
 			}
 		}
-	}()
+	})
 	wait()
 	_ = c.conn.SetReadDeadline(time.Unix(1, 0))
-	<-left
+	reader.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server.ending.Err() != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -185,13 +186,7 @@ func (c *serveConn) wait(args [][]byte) error {
 		c.quits = true
 		return nil
 	}
-	var ctx context.Context
-	var cancel context.CancelFunc
-	if timeout > 0 {
-		ctx, cancel = context.WithTimeout(c.server.ending, timeout)
-	} else {
-		ctx, cancel = context.WithCancel(c.server.ending)
-	}
+	ctx, cancel := context.WithTimeout(c.server.ending, cmp.Or(timeout, math.MaxInt64))
 	defer cancel()
 	c.whileConnected(cancel, func() { _, err = c.server.limiter.Wait(ctx, requests[0]) })
 	switch {
