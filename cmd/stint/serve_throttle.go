@@ -197,7 +197,7 @@ func (c *serveConn) decide() {
 
 func (c *serveConn) answer(t *throttle, d *stint.Decision) {
 	if t.never {
-		d.Allowed, d.RetryAfter = false, -1
+		d.Allowed, d.RetryAfter = false, -time.Second
 	}
 	c.out.Array(5)
 	if !t.gcra {
@@ -207,8 +207,6 @@ func (c *serveConn) answer(t *throttle, d *stint.Decision) {
 	limited, retry := int64(1), d.RetryAfter.Seconds()
 	if d.Allowed {
 		limited, retry = 0, -1
-	} else if d.RetryAfter < 0 {
-		retry = -1
 	}
 	c.out.Int(limited)
 	c.out.Int(t.request.Limit.Burst)
