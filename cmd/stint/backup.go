@@ -29,7 +29,11 @@ The copy is an ordinary file of stint.`,
 }
 
 func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
-	from, err := f.source(to)
+	open := func() (*source, error) { return f.reach(reading) }
+	if to == "-" { // a reader that stalls would break off what a program sends
+		open = f.look
+	}
+	from, err := open()
 	if err != nil {
 		return err
 	}
@@ -51,14 +55,4 @@ func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", display.Visible(to), display.Size(n))
 	return failed(err)
-}
-
-// source returns the file, or the program that has it. If the backup goes to a
-// pipe, it is a copy of what the program sends, which a reader that stalls would
-// break off.
-func (f *dbFlags) source(to string) (*source, error) {
-	if to == "-" {
-		return f.look()
-	}
-	return f.reach(reading)
 }

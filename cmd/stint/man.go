@@ -102,18 +102,18 @@ func roffText(b *strings.Builder, text string) {
 			block += line
 			continue
 		}
-		if block != "" {
-			roffBlock(b, block)
-			block = ""
-		}
+		roffBlock(b, block)
+		block = ""
 		b.WriteString(cmp.Or(roff(strings.TrimSuffix(line, "\n")), ".PP") + "\n")
 	}
-	if block != "" {
-		roffBlock(b, block)
-	}
+	roffBlock(b, block)
 }
 
+// roffBlock writes lines unchanged, if there are any.
 func roffBlock(b *strings.Builder, text string) {
+	if text == "" {
+		return
+	}
 	b.WriteString(".PP\n.nf\n")
 	for line := range strings.Lines(text) {
 		b.WriteString(roff(strings.TrimSuffix(line, "\n")) + "\n")

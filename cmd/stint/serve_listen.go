@@ -88,7 +88,11 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 	}
 	gid := -1
 	if f.group != "" {
-		if gid, err = groupID(f.group); err != nil {
+		group, err := user.LookupGroup(f.group)
+		if err != nil {
+			return nil, fmt.Errorf("--socket-group %s: %w", f.group, err)
+		}
+		if gid, err = strconv.Atoi(group.Gid); err != nil {
 			return nil, err
 		}
 	}
@@ -125,14 +129,6 @@ func (f *serveFlags) passed(files []*os.File, password bool) (ls []net.Listener,
 		}
 	}
 	return ls, nil
-}
-
-func groupID(name string) (int, error) {
-	group, err := user.LookupGroup(name)
-	if err != nil {
-		return 0, fmt.Errorf("--socket-group %s: %w", name, err)
-	}
-	return strconv.Atoi(group.Gid)
 }
 
 // listenTCP listens at HOST:PORT, as soon as no other server does. It returns
