@@ -52,7 +52,7 @@ type serveConn struct {
 	writeTimeout time.Duration
 	measured     func() // for tests: before the replies are sent
 
-	mu sync.Mutex // for begun, once the server ends
+	mu sync.Mutex // guards begun, and the deadline of reads once the server ends
 }
 
 func newServeConn(s *server, conn net.Conn, id int64) *serveConn {
