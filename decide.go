@@ -358,7 +358,9 @@ func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Ba
 				rs = joinTotals(rs, d.Allowed)
 			}
 			writeAllLocked(rs, now)
-			in = l.submitLocked(rs, now)
+			if d.Allowed { // a denial changes nothing
+				in = l.submitLocked(rs, now)
+			}
 		}
 		unlockAll(rs)
 	}
@@ -426,8 +428,10 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 }
 
 // decide is slowPath for a request of which the caller needs more than the
-// decision. It is put into rs[0].
+// decision. It is put into rs[0], and is an error for shares. The caller counts
+// errors.
 func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err error) {
+	rs[0].alone = true
 	if err = rs[0].ask(l, req, op); err == nil {
 		var in *cache.Batch
 		if in, _, err = l.submit(rs[:1], &d, nil); err == nil {
@@ -435,7 +439,7 @@ func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err err
 		}
 	}
 	if err != nil {
-		return Decision{}, l.failed(req.Key, err)
+		return Decision{}, err
 	}
 	return d, nil
 }
@@ -501,7 +505,7 @@ func (l *Limiter) Raise(req Request, full time.Time) (time.Time, error) {
 	var rs [1]request
 	d, err := l.decide(rs[:], &req, opRaise)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, l.failed(req.Key, err)
 	}
 	if d.Limit == (Limit{}) || d.Limit.IsBlocked() {
 		return l.Now(), nil

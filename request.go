@@ -136,6 +136,7 @@ type asked struct {
 	role  role
 	added bool // for a class: its total or floor
 	waits bool // it asks until it passes: a denial does not count
+	alone bool // it cannot be one for a share
 }
 
 // found is the bucket that a request found.
@@ -538,7 +539,6 @@ func (l *Limiter) lockFound(rs []request) (at int, err error) {
 			unlockAll(rs)
 			return i, ErrClosed
 		}
-		rs[i].useConfiguredLocked(l.opts.Durability)
 	}
 	return 0, nil
 }

@@ -38,10 +38,14 @@ func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, e
 			r := &rs[i]
 			again = again || r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name)
 		}
-		if !again {
-			return rs, oneTotal, 0, nil
+		if again {
+			unlockAll(rs)
+			continue
 		}
-		unlockAll(rs)
+		for i := range rs {
+			rs[i].useConfiguredLocked(l.opts.Durability)
+		}
+		return rs, oneTotal, 0, nil
 	}
 }
 
@@ -64,6 +68,8 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 			continue
 		case r.op == opRaise:
 			return rs, i, fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(r.key))
+		case r.alone: // since a Wait began
+			return rs, i, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(r.key))
 		case r.given != nil && r.given.periods != nil:
 			return rs, i, fmt.Errorf("%w: %s cannot be held to %v", errShare, ls.labeled(r.key), r.given.limit)
 		case m.role == floorRole && r.mode != CheckOnly:

@@ -998,6 +998,67 @@ func TestShareSpendOnly(t *testing.T) {
 	}
 }
 
+// A Name can leave the limits and come back as a share while a call loads a bucket.
+func TestBecomesShare(t *testing.T) {
+	one, total := Name(1).Key("x"), NameSpec{Label: "total", ID: Shared, Limit: PerHour(500)}
+	other := limitsOf(t, Names{9: {Label: "other", Limit: PerHour(5)}}, nil)
+	// change puts limits in force as the bucket of a key is loaded for the n-th time.
+	change := func(r *rig, key Key, n int, to ...*Limits) {
+		r.disk.on(func(op storeOp) error {
+			if op.name == "load" && !op.done && op.key == key {
+				if n--; n == 0 {
+					for _, limits := range to {
+						require.NoError(t, r.SetLimits(limits))
+					}
+				}
+			}
+			return nil
+		})
+	}
+	t.Run("Wait for a quota", func(t *testing.T) {
+		share := limitsOf(t, Names{1: {Label: "one", Limit: PerHour(5), Parent: 3}, 3: total}, nil)
+		r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "one", Limit: EachHour(5, time.UTC)}}, nil), Options{})
+		change(r, one, 3, other, share)
+		_, err := r.Wait(t.Context(), one.Cost(2))
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.EqualValues(t, 5, r.left(one))
+		require.EqualValues(t, 1, r.Stats().Limits[1].Errors)
+	})
+	t.Run("a request for another Name keeps its Limit", func(t *testing.T) {
+		names := Names{1: {Label: "one", Limit: PerHour(5)}, 2: {Label: "two", Limit: PerHour(5)}}
+		r := rigOn(t, NewMemStore(), limitsOf(t, names, nil), Options{})
+		names[2], names[3] = NameSpec{Label: "two", Limit: PerHour(5), Parent: 3}, total
+		share := limitsOf(t, names, nil)
+		names[1] = NameSpec{Label: "one", Limit: PerHour(100)}
+		more := limitsOf(t, names, nil)
+		without := limitsOf(t, Names{1: {Label: "one", Limit: PerHour(5)}}, nil)
+		step := 0
+		r.disk.on(func(op storeOp) error {
+			switch {
+			case op.name != "load" || op.done:
+			case op.key == Name(2).Key("x") && step == 0:
+				step++
+				require.NoError(t, r.SetLimits(without))
+				require.NoError(t, r.SetLimits(share))
+			case op.key == Name(3).Key("") && step == 1:
+				step++
+				require.NoError(t, r.SetLimits(more))
+			}
+			return nil
+		})
+		_, err := r.SpendAll(Request{Key: one, Cost: 50, Limit: PerHour(5)}, Name(2).Key("x").Cost(1))
+		require.ErrorIs(t, err, ErrCostOverBurst, "the request brought 5 an hour")
+		require.Equal(t, 2, step)
+	})
+	t.Run("a total", func(t *testing.T) {
+		share := limitsOf(t, Names{1: {Label: "one", Limit: PerHour(5), Parent: 3}, 3: {Label: "total", ID: Shared, Limit: PerHour(5)}}, nil)
+		r := rigOn(t, NewMemStore(), limitsOf(t, Names{3: {Label: "total", ID: Shared, Limit: PerHour(5)}}, nil), Options{})
+		change(r, Name(3).Key(""), 1, other, share)
+		_, err := r.SpendAll(Request{Key: Name(3).Key(""), Cost: 1, Limit: PerHour(5)})
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+	})
+}
+
 // Errors count for the limit of the request, in whatever order its shards are locked.
 func TestErrorsOfShares(t *testing.T) {
 	limits, err := NewLimits(Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},

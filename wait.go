@@ -69,6 +69,7 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	if _, err := l.lockFound(rs[:]); err != nil {
 		return nil, err
 	}
+	r.useConfiguredLocked(l.opts.Durability)
 	now := l.clock.Now()
 	at, err := r.reserveLocked(now)
 	if err == nil && at-now > within {
@@ -433,7 +434,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 		d, err := l.decide(rs[:], req, opSpend)
 		switch {
 		case err != nil:
-			return nil, 0, err
+			return nil, 0, l.failed(key, err)
 		case d.Allowed && ctx.Err() != nil: // it ended during the commit
 			l.giveBack(req, rs[0].decided)
 			return nil, 0, ctx.Err()

@@ -470,6 +470,28 @@ func inBubbleNamed(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, ten, Options{CommitTimeout: 5 * time.Second}, test) })
 }
 
+// A Wait whose context ends is no error, even if the tokens cannot be given back.
+func TestWaitEndsUncounted(t *testing.T) {
+	limit := PerHour(5)
+	limit.Durability = Synced
+	r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "one", Limit: limit}}, nil), Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	saves := 0
+	r.disk.on(func(op storeOp) error {
+		if op.name == "save" && !op.done {
+			cancel()
+			if saves++; saves > 1 {
+				return errDisk
+			}
+		}
+		return nil
+	})
+	_, err := r.Wait(ctx, Name(1).Key("x").Cost(2))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, r.Stats().Limits[1].Errors)
+	r.disk.on(nil)
+}
+
 // A Reset whose commit fails puts the queue back that it found, without the
 // turns that were left since.
 func TestResetFails(t *testing.T) {
