@@ -25,8 +25,7 @@ type Server struct {
 	place     place
 	maxGuests int
 	events    *events.Queue[Event]
-	ownEvents bool // Close ends them
-	began     time.Time
+	ownEvents bool          // Close ends them
 	names     stint.Names   // that the Limiter declared at the beginning
 	gone      func(error)   // called once, if another file takes the place of this one
 	snapshots chan struct{} // a place for the copy under way
@@ -74,8 +73,7 @@ func serve(
 	}
 	s := &Server{
 		limiter: l, place: p, socket: so, maxGuests: maxGuests, events: queue, gone: gone,
-		began: l.Now(), names: l.Limits().Names(), snapshots: make(chan struct{}, 1),
-		conns: make(map[*serverConn]bool),
+		names: l.Limits().Names(), snapshots: make(chan struct{}, 1), conns: make(map[*serverConn]bool),
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.running.Go(func() { s.accept(so) })
@@ -249,5 +247,5 @@ func (s *Server) welcome() (w wire.Welcome, err error) {
 		return w, fmt.Errorf("%w: %w", errMoved, err)
 	}
 	id, _ := s.place.fileID() // zero if there is no file now
-	return wire.Welcome{PID: os.Getpid(), Began: s.began, File: id}, nil
+	return wire.Welcome{PID: os.Getpid(), File: id}, nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 6
+	version   = 7
 	magic     = "stint\x00"
 	headerLen = 9
 

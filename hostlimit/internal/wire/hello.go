@@ -109,8 +109,7 @@ type FileID struct{ Device, Inode uint64 }
 // Welcome is what an owner says of itself.
 type Welcome struct {
 	PID   int
-	Began time.Time // by the clock of its Limiter
-	Now   time.Time
+	Now   time.Time // by the clock of its Limiter
 	File  FileID
 	Asked time.Duration // the guest's time in its ping; 0 if there was none
 }
@@ -118,7 +117,7 @@ type Welcome struct {
 // AppendWelcome appends the owner's answer to a hello or a ping.
 func AppendWelcome(b []byte, w Welcome) []byte {
 	b = binary.AppendVarint(append(b, 0), int64(w.PID)) // no error
-	b = appendTime(appendTime(b, w.Began), w.Now)
+	b = appendTime(b, w.Now)
 	b = binary.AppendUvarint(binary.AppendUvarint(b, w.File.Device), w.File.Inode)
 	return binary.AppendVarint(b, int64(w.Asked))
 }
@@ -129,7 +128,7 @@ func (r *Body) Welcome() (w Welcome, err error) {
 		return w, err
 	}
 	w.PID = int(r.Int())
-	w.Began, w.Now = r.time(), r.time()
+	w.Now = r.time()
 	w.File = FileID{r.uint(math.MaxUint64), r.uint(math.MaxUint64)}
 	w.Asked = time.Duration(r.Int())
 	return w, r.End()
