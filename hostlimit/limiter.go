@@ -58,7 +58,7 @@ type backend struct {
 
 func (b *backend) do(ctx context.Context, c *wire.Call) error {
 	if b.limiter != nil {
-		return owner{b.limiter}.do(ctx, c)
+		return b.server.do(ctx, c)
 	}
 	return b.conn.do(ctx, c)
 }

@@ -483,7 +483,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 			change(gone)
 		}
 		time.Sleep(900 * time.Millisecond)
-		change(&backend{limiter: own})
+		change(&backend{limiter: own, server: &Server{limiter: own}})
 		require.NoError(t, <-done)
 		l.put(nil)
 		begun := time.Now()
@@ -518,7 +518,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		<-time.After(900 * time.Millisecond)
 		synctest.Wait()
 		require.Empty(t, done)
-		l.put(&backend{limiter: own})
+		l.put(&backend{limiter: own, server: &Server{limiter: own}})
 		close(l.changed)
 		require.NoError(t, <-done)
 	})

@@ -54,6 +54,35 @@ func TestNumber(t *testing.T) {
 	}
 }
 
+// A guest has said its Names and not used them yet. A label that gets a number is
+// none of theirs, and the number is free, whoever asks.
+func TestNumberBesideNamesOfGuests(t *testing.T) {
+	t.Parallel()
+	path := filePath(t)
+	owner := openOn(t, path, limitsWith(t, nil), nil)
+	limits, err := stint.NewLimits(stint.Names{
+		4: {Label: "Logins", Limit: stint.PerHour(3)}, 7: {Label: "Mails", Limit: stint.PerHour(3)}})
+	require.NoError(t, err)
+	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
+	trees, err := Dial(path, stint.Names{
+		20: {Label: "All", ID: stint.Shared}, 21: {Label: "Each", Parent: 20}, 22: {Label: "Own"}}, nil)
+	require.NoError(t, err)
+	defer trees.Close()
+	for label, want := range map[string]stint.Name{"Mails": 7, "New": 5, "Own": 22} {
+		for _, l := range []*Limiter{other, guest, trees, owner} {
+			n, err := l.Number(label)
+			require.NoError(t, err)
+			require.Equal(t, want, n, label)
+		}
+	}
+	for name := range limits.Names() {
+		_, err := guest.Spend(name.Key("a"), 1)
+		require.NoError(t, err)
+	}
+	_, err = owner.Number("Each")
+	require.ErrorContains(t, err, "it has a Parent or a Floor")
+}
+
 // An owner without a file has no numbers to give.
 func TestNumberWithoutFile(t *testing.T) {
 	t.Parallel()

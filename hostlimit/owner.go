@@ -8,17 +8,15 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// owner carries out calls with the Limiter of this process, for this process
-// and for its guests.
-type owner struct{ *stint.Limiter }
-
-func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
-	l := o.Limiter
+// do carries out a call with the Limiter of this process, for this process and
+// for its guests.
+func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
+	l := s.limiter
 	switch c.Op {
 	case wire.OpSpend:
 		c.Decision, err = l.Do(ctx, c.Requests, c.Decisions)
 	case wire.OpEach:
-		o.each(c)
+		s.each(c)
 	case wire.OpRefund:
 		c.Decision, err = l.Refund(c.Requests...)
 	case wire.OpBucket:
@@ -53,7 +51,9 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 	case wire.OpDeclare:
 		err = l.Declare(c.Names)
 	case wire.OpNumber:
-		c.Name, err = l.Number(c.Label)
+		if err = s.declareAll(c.Label); err == nil {
+			c.Name, err = l.Number(c.Label)
+		}
 	default:
 		err = wire.ErrMessage
 	}
@@ -61,9 +61,9 @@ func (o owner) do(ctx context.Context, c *wire.Call) (err error) {
 }
 
 // each decides each request by itself, and finds the error of each.
-func (o owner) each(c *wire.Call) {
+func (s *Server) each(c *wire.Call) {
 	c.Errs = make([]error, len(c.Requests))
-	joined, ok := o.DoEach(context.Background(), c.Requests, c.Decisions).(interface{ Unwrap() []error })
+	joined, ok := s.limiter.DoEach(context.Background(), c.Requests, c.Decisions).(interface{ Unwrap() []error })
 	if !ok {
 		return
 	}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -214,10 +216,7 @@ func (s *Server) shut() error {
 		return nil
 	}
 	s.closing = true
-	conns := make([]*serverConn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	err := s.socket.Close(len(conns) > 0)
 	s.mu.Unlock()
 	s.end()
@@ -239,6 +238,21 @@ func (s *Server) shut() error {
 	}
 	<-drained
 	return err
+}
+
+// declareAll declares the Names that guests have said and not used yet, before a
+// label gets a number for ever: the label may be one of theirs, and the number must
+// not be. The error says why a Name with the label cannot be declared.
+func (s *Server) declareAll(label string) error {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		if err := c.declare(); err != nil && c.lacks(label) {
+			return err
+		}
+	}
+	return nil
 }
 
 // welcome returns what the owner says of itself, without the time.

@@ -495,7 +495,6 @@ func (c *serverConn) fail(id uint32, err error) {
 // do carries out a call. Calls for reservations, and for a copy of the file,
 // are the connection's own; others are the owner's.
 func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
-	l := owner{c.server.limiter}
 	if call.Wrong != nil {
 		return call.Wrong
 	}
@@ -511,9 +510,9 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpSnapshot:
 		return c.snapshot(call)
 	case wire.OpDeclare:
-		err := cmp.Or(c.fits(call.Names), wire.Mismatch(call.Names, l.Limits().Names()))
+		err := cmp.Or(c.fits(call.Names), wire.Mismatch(call.Names, c.server.limiter.Limits().Names()))
 		if err == nil {
-			err = l.do(ctx, call)
+			err = c.server.do(ctx, call)
 		}
 		if err == nil {
 			err = c.keep(call.Names)
@@ -521,8 +520,8 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		return err
 	case wire.OpEach:
 		if call.Errs == nil {
-			l.each(call)
-		} else if err := doValid(ctx, l, call); err != nil { // there are errors of zones and labels
+			c.server.each(call)
+		} else if err := doValid(ctx, c.server, call); err != nil { // there are errors of zones and labels
 			return err
 		}
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
@@ -530,7 +529,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 			for i := range call.Errs {
 				if errors.Is(call.Errs[i], stint.ErrUnknownName) {
 					one := wire.Call{Op: wire.OpEach, Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1]}
-					l.each(&one)
+					c.server.each(&one)
 					call.Errs[i] = orWrong(one.Errs[0], wrong)
 				}
 			}
@@ -543,11 +542,10 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 // decide carries out a call, and tries again with the Names of the guest if the
 // owner does not declare one.
 func (c *serverConn) decide(ctx context.Context, call *wire.Call) error {
-	l := owner{c.server.limiter}
-	err := l.do(ctx, call)
+	err := c.server.do(ctx, call)
 	if errors.Is(err, stint.ErrUnknownName) {
 		wrong := c.declare()
-		err = orWrong(l.do(ctx, call), wrong)
+		err = orWrong(c.server.do(ctx, call), wrong)
 	}
 	return err
 }
@@ -631,6 +629,20 @@ func (c *serverConn) declare() error {
 	return errors.Join(c.add(plain), c.add(tree))
 }
 
+// lacks reports whether the guest has a Name with that label, and the owner does not
+// declare it.
+func (c *serverConn) lacks(label string) bool {
+	limits := c.server.limiter.Limits()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, spec := range c.names {
+		if _, ours := limits.Spec(name); spec.Label == label && !ours {
+			return true
+		}
+	}
+	return false
+}
+
 // add declares Names, if there are any.
 func (c *serverConn) add(names stint.Names) error {
 	if len(names) == 0 {
@@ -680,7 +692,7 @@ func (c *serverConn) snapshot(call *wire.Call) error {
 		return err
 	}
 	call.Writer = parts{c.out, call.Number}
-	return owner{c.server.limiter}.do(c.ctx, call)
+	return c.server.do(c.ctx, call)
 }
 
 // parts sends what is written to it as parts of the answer to a call.
