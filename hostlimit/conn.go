@@ -1,10 +1,10 @@
 package hostlimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -52,7 +52,6 @@ type conn struct {
 	lost    func(c *conn, err error) // called once, when calls are no longer possible
 
 	welcome wire.Welcome
-	names   stint.Names // of the owner
 
 	base  time.Time
 	heard atomic.Bool   // a frame has come since watch has looked
@@ -104,63 +103,68 @@ func newConn(
 ) (*conn, error) {
 	c := &conn{
 		nc: nc, out: wire.NewOutbox(nc), frames: wire.NewReader(nc), timeout: timeout, lost: lost,
-		base: time.Now(), names: make(stint.Names), calls: make(map[uint32]*pending),
+		base: time.Now(), calls: make(map[uint32]*pending),
 		slots: make(chan struct{}, maxBusy), turn: make(chan struct{}, 1), quit: make(chan struct{}), reading: true,
 	}
-	if err := c.hello(names); err != nil {
+	if err := c.hello(); err != nil {
 		nc.Close()
 		return nil, err
 	}
 	go c.read()
 	go c.watch(time.Tick(max(1, timeout/watchSteps)))
+	for _, part := range wire.Split(names) {
+		if err := c.introduce(&wire.Call{Op: wire.OpOffer, Names: part}); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
-// hello introduces the guest, and waits for the owner's answer.
-func (c *conn) hello(names stint.Names) error {
+// introduce makes a call before the connection is used. After an error, which is
+// ErrNoOwner if the owner goes, the connection is over.
+func (c *conn) introduce(call *wire.Call) error {
+	err := c.do(context.Background(), call)
+	if isAny(err, errMoved, ErrNoAnswer) {
+		err = fmt.Errorf("%w: %w", ErrNoOwner, cmp.Or(c.over(), err))
+	}
+	if err != nil {
+		c.close()
+	}
+	return err
+}
+
+// hello greets the owner, and waits for its answer.
+func (c *conn) hello() error {
 	var late atomic.Bool
 	timer := time.AfterFunc(c.timeout, func() {
 		late.Store(true)
 		c.nc.Close()
 	})
 	defer timer.Stop()
-	op, say := wire.OpHello, wire.AppendHello
-	for parts := wire.Split(names); len(parts) > 0; parts = parts[1:] {
-		said, err := wire.AppendFrame(nil, op, 0, func(b []byte) []byte { return say(b, parts[0], len(parts) > 1) })
-		if err != nil {
-			return err
-		}
-		if _, err := c.nc.Write(said); err != nil {
-			break // the owner has refused already, and has sent the reason
-		}
-		op, say = wire.OpNames, wire.AppendNames
+	said, err := wire.AppendFrame(nil, wire.OpHello, 0, wire.AppendHello)
+	if err != nil {
+		return err
 	}
-	for {
-		f, err := c.frames.Next()
-		switch {
-		case late.Load():
-			return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, ErrNoAnswer)
-		case err != nil:
-			return fmt.Errorf("%w: %w: %w", ErrNoOwner, errHungUp, err)
-		case f.Op == wire.OpBye:
-			return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
-		case f.Op == wire.OpPart:
-			names, _ := f.Body.Names()
-			if f.Body.End() == nil {
-				maps.Copy(c.names, names)
-				continue
-			}
-		case f.Op == wire.OpReply:
-			c.welcome, err = f.Body.Welcome()
-			if err == nil {
-				c.setClock(&c.welcome)
-			}
-			if !errors.Is(err, wire.ErrMessage) {
-				return err
-			}
-		}
-		return fmt.Errorf("%w: %w", ErrNoOwner, wire.ErrMessage)
+	c.nc.Write(said) // if that fails, the owner has refused already, and has sent the reason
+	f, err := c.frames.Next()
+	switch {
+	case late.Load():
+		return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, ErrNoAnswer)
+	case err != nil:
+		return fmt.Errorf("%w: %w: %w", ErrNoOwner, errHungUp, err)
+	case f.Op == wire.OpBye:
+		return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
 	}
+	if err = wire.ErrMessage; f.Op == wire.OpReply {
+		c.welcome, err = f.Body.Welcome()
+	}
+	if errors.Is(err, wire.ErrMessage) {
+		return fmt.Errorf("%w: %w", ErrNoOwner, err)
+	}
+	if err == nil {
+		c.setClock(&c.welcome)
+	}
+	return err
 }
 
 // setClock notes what the owner's clock shows. w may have come late, such as
@@ -272,7 +276,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 // call waits for the caller's Writer. An owner that closes stops listening a moment
 // before it says goodbye, and one whose socket was removed makes it anew.
 func (c *conn) copy(ctx context.Context, call *wire.Call) error {
-	for begun := time.Now(); !c.isOver(); {
+	for begun := time.Now(); c.over() == nil; {
 		own, err := dialConn(c.place, nil, c.timeout, func(*conn, error) {})
 		switch {
 		case err == nil:
@@ -396,11 +400,14 @@ func (c *conn) endOf(ctx context.Context, call *wire.Call, err error) error {
 	return err
 }
 
-// isOver reports whether no more calls can be made.
-func (c *conn) isOver() bool {
+// over returns why no more calls can be made, or nil.
+func (c *conn) over() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.err != nil || c.leaving
+	if c.err == nil && c.leaving {
+		return errMoved
+	}
+	return c.err
 }
 
 // loneTime is how long read leaves the reading to lone callers after the last

@@ -28,28 +28,28 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := asking(c, o)
+	theirs := wire.Call{Op: wire.OpNames}
+	if err := c.introduce(&theirs); err != nil {
+		return nil, err
+	}
+	for name, spec := range theirs.Names {
+		theirs.Names[name] = stint.NameSpec{Label: spec.Label, Limit: stint.Unlimited}
+	}
+	limits, err := stint.NewLimits(theirs.Names)
 	if err != nil {
 		c.close()
+		return nil, err
 	}
-	return l, err
+	return asking(c, limits, o), nil
 }
 
 // asking returns a Limiter that is the guest of an owner, and stays it.
-func asking(c *conn, o Options) (*Limiter, error) {
-	names := make(stint.Names, len(c.names))
-	for name, spec := range c.names {
-		names[name] = stint.NameSpec{Label: spec.Label, Limit: stint.Unlimited}
-	}
-	limits, err := stint.NewLimits(names)
-	if err != nil {
-		return nil, err
-	}
+func asking(c *conn, limits *stint.Limits, o Options) *Limiter {
 	l := &Limiter{opts: o, closed: make(chan struct{})}
 	l.methods = methods{guest{limiter: l, conn: c}, o.LimiterOptions.FailOpen}
 	l.limits.Store(declare(limits))
 	l.put(&backend{conn: c, limits: limits})
-	return l, nil
+	return l
 }
 
 // guest carries calls out with one connection, as they are.

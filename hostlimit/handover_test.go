@@ -209,7 +209,14 @@ func TestOwnerOfAnotherFile(t *testing.T) {
 			nc.Write(frame(wire.OpReply, 0, func(b []byte) []byte {
 				return wire.AppendWelcome(b, wire.Welcome{PID: 1, File: *theirs.Load()})
 			}))
-			go io.Copy(io.Discard, nc)
+			go func() {
+				frames := wire.NewReader(nc)
+				for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+					if f.Op == wire.OpOffer {
+						nc.Write(frame(wire.OpReply, f.ID, func(b []byte) []byte { return wire.AppendError(b, nil) }))
+					}
+				}
+			}()
 		}
 	}()
 	opts := &Options{LimiterOptions: stint.Options{LockTimeout: 20 * time.Millisecond}}

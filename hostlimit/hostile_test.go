@@ -68,7 +68,7 @@ func TestHostileGuest(t *testing.T) {
 		"no hello":      frame(wire.OpFlush, 1, nil),
 		"two hellos":    append(helloFrame(), helloFrame()...),
 		"another magic": frame(wire.OpHello, 0,
-			func(b []byte) []byte { return append(b, "stant\x00\x02\x00\x00"...) }),
+			func(b []byte) []byte { return append(b, "stant\x00\x08"...) }),
 		"an unknown op":          call(99, nil),
 		"an op of the owner":     call(wire.OpReply, nil),
 		"too many requests":      call(wire.OpSpend, func(b []byte) []byte { return binary.AppendUvarint(append(b, 0), 1<<40) }),
@@ -94,7 +94,7 @@ func TestHostileGuest(t *testing.T) {
 		hello[9+len("stint\x00")]++
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
-		require.Contains(t, string(closedSoon(t, nc)), "version 8 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 9 of the protocol")
 		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {

@@ -66,7 +66,7 @@ func (b *backend) do(ctx context.Context, c *wire.Call) error {
 // role says which process has the file, if b is the backend in place, or nil.
 func (b *backend) role() Role {
 	switch {
-	case b == nil || b.limiter == nil && b.conn.isOver():
+	case b == nil || b.limiter == nil && b.conn.over() != nil:
 		return RoleNone
 	case b.limiter != nil:
 		return RoleOwner
@@ -281,9 +281,9 @@ func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error 
 }
 
 // change puts other limits of this process in force. An owner decides under
-// them, too. A guest compares its Names with those of the owner, and tells the
-// owner of new ones. done is called with the new limits, while changing is
-// locked. After ErrNotDurable the new limits are in force, too.
+// them, too. A guest tells the owner of new Names. done is called with the new
+// limits, while changing is locked. After ErrNotDurable the new limits are in
+// force, too.
 func (l *Limiter) change(
 	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter, *stint.Limits) error,
 	done func(*stint.Limits),
@@ -320,21 +320,15 @@ func (l *Limiter) change(
 	return err
 }
 
-// announce compares Names with those of the owner, and tells it of those that
-// are not among the old ones.
+// announce tells the owner of the Names that are not among the old ones, which the
+// owner compares with its own.
 func (l *Limiter) announce(c *conn, old, names stint.Names) error {
-	if err := wire.Mismatch(c.names, names); err != nil {
-		return err
-	}
 	added := maps.Clone(names)
 	maps.DeleteFunc(added, func(name stint.Name, _ stint.NameSpec) bool {
 		_, had := old[name]
 		return had
 	})
 	for _, part := range wire.Split(added) {
-		if len(part) == 0 {
-			continue
-		}
 		err := c.do(context.Background(), &wire.Call{Op: wire.OpDeclare, Names: part})
 		if err != nil && !isAny(err, errMoved, ErrNoAnswer) { // the next hello has the Names
 			return err

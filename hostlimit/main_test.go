@@ -161,7 +161,7 @@ func addNames(l interface {
 func guestOn(t testing.TB, c *conn) *Limiter {
 	o, err := (*Options)(nil).withDefaults()
 	require.NoError(t, err)
-	l, err := asking(c, o)
+	limits, err := stint.NewLimits(nil)
 	require.NoError(t, err)
-	return l
+	return asking(c, limits, o)
 }

@@ -50,6 +50,8 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 		c.Time = l.Now()
 	case wire.OpDeclare:
 		err = l.Declare(c.Names)
+	case wire.OpNames:
+		c.Names = l.Limits().Names()
 	case wire.OpNumber:
 		if err = s.declareAll(c.Label); err == nil {
 			c.Name, err = l.Number(c.Label)

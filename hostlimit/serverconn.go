@@ -88,7 +88,7 @@ func (c *serverConn) refuse(err error) {
 	if errors.Is(err, errMoved) {
 		c.out.Send(wire.OpBye, 0, nil)
 	} else {
-		c.fail(0, err)
+		c.reply(0, err)
 	}
 	c.out.Close(err)
 	c.end()
@@ -194,52 +194,26 @@ func (c *serverConn) giveBack() (leaving bool) {
 
 // hello answers the first frame.
 func (c *serverConn) hello() error {
-	f := c.frames
 	c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
-	first, err := f.Next()
+	first, err := c.frames.Next()
 	if err != nil {
 		return err
 	}
+	c.nc.SetReadDeadline(time.Time{})
 	if first.Op != wire.OpHello {
 		return fmt.Errorf("%w: not a hello", wire.ErrMessage)
 	}
-	names, more, err := first.Body.Hello()
-	ours := c.server.limiter.Limits().Names()
-	for err == nil {
-		if err = wire.Mismatch(names, ours); err != nil {
-			break
-		}
-		if err = c.keep(names); err != nil || !more {
-			break
-		}
-		c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
-		next, readErr := f.Next()
-		if readErr != nil {
-			return readErr
-		}
-		if names, more = next.Body.Names(); next.Op != wire.OpNames || next.Body.End() != nil {
-			return fmt.Errorf("%w: not a Name", wire.ErrMessage)
-		}
-	}
-	c.nc.SetReadDeadline(time.Time{})
 	var w wire.Welcome
-	if err == nil {
+	if err = first.Body.Hello(); err == nil {
 		w, err = c.server.welcome()
 	}
-	switch {
-	case errors.Is(err, wire.ErrMessage):
-		return err
-	case errors.Is(err, errMoved):
-		c.out.Send(wire.OpBye, 0, nil)
-		return err
-	case err != nil:
-		c.fail(first.ID, err)
+	if err != nil {
+		if !errors.Is(err, wire.ErrMessage) {
+			c.refuse(err)
+		}
 		return err
 	}
-	for _, part := range wire.Split(ours) {
-		c.out.Send(wire.OpPart, 0, func(b []byte) []byte { return wire.AppendNames(b, part, true) })
-	}
-	return c.out.Send(wire.OpReply, first.ID, func(b []byte) []byte { return c.appendTime(b, w) })
+	return c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return c.appendTime(b, w) })
 }
 
 // clock returns the time of the owner's clock, and its offset from base.
@@ -349,6 +323,14 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 			e.end()
 		}
 		return call, true, f.Body.End()
+	case wire.OpOffer:
+		names := f.Body.Names()
+		if err := f.Body.End(); err != nil {
+			return call, true, err
+		}
+		err := cmp.Or(wire.Mismatch(names, c.server.limiter.Limits().Names()), c.keep(names))
+		c.reply(f.ID, err)
+		return call, true, err
 	case wire.OpBye:
 		c.mu.Lock()
 		c.parted = true
@@ -362,7 +344,7 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 	ctx, here, err := c.begin(call)
 	switch {
 	case err != nil:
-		c.fail(f.ID, err)
+		c.reply(f.ID, err)
 	case here:
 		c.carryOut(ctx, call, true)
 		c.mu.Lock()
@@ -468,7 +450,7 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	}
 	switch {
 	case err != nil:
-		c.fail(id, err)
+		c.reply(id, err)
 	default:
 		send := c.out.Send
 		switch {
@@ -484,8 +466,8 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	}
 }
 
-// fail answers a call with an error.
-func (c *serverConn) fail(id uint32, err error) {
+// reply answers a call with an error, or with nil alone.
+func (c *serverConn) reply(id uint32, err error) {
 	if errors.Is(err, stint.ErrClosed) { // the guest's own Limiter is not closed
 		err = errMoved
 	}
@@ -653,13 +635,15 @@ func (c *serverConn) add(names stint.Names) error {
 
 // sendLong sends the answers that may be too long for a frame.
 func (c *serverConn) sendLong(call *wire.Call) error {
-	if call.Buckets == nil && call.Held == nil && call.Stats == nil {
+	if call.Buckets == nil && call.Held == nil && call.Stats == nil && call.Op != wire.OpNames {
 		return nil
 	}
 	w := bufio.NewWriterSize(parts{c.out, call.Number}, wire.PartSize)
 	switch {
 	case call.Stats != nil: // long with many Names
 		w.Write(wire.AppendStats(nil, call.Stats))
+	case call.Op == wire.OpNames:
+		w.Write(wire.AppendNames(nil, call.Names))
 	case call.Buckets != nil:
 		for k, err := range call.Buckets {
 			if err == nil {
@@ -669,7 +653,7 @@ func (c *serverConn) sendLong(call *wire.Call) error {
 				return err
 			}
 		}
-	default:
+	case call.Held != nil:
 		for h := range call.Held {
 			if _, err := w.Write(wire.AppendHeld(w.AvailableBuffer(), &h)); err != nil {
 				return err

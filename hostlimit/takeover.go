@@ -198,8 +198,8 @@ func (l *Limiter) become(b *backend) error {
 		return nil
 	}
 	tell(l.events, Event{Role: RoleGuest})
-	if b.conn.isOver() { // it ended before put, and lost has ignored that
-		l.lost(b.conn, errMoved)
+	if err := b.conn.over(); err != nil { // it ended before put, and lost has ignored that
+		l.lost(b.conn, err)
 	}
 	return nil
 }

@@ -29,9 +29,9 @@ func answerFrame(id uint32, c wire.Call) []byte {
 	return frame(wire.OpReply, id, func(b []byte) []byte { return c.AppendAnswer(wire.AppendError(b, nil)) })
 }
 
-// helloFrame is the hello of a guest without Names.
+// helloFrame is the hello of a guest.
 func helloFrame() []byte {
-	return frame(wire.OpHello, 0, func(b []byte) []byte { return wire.AppendHello(b, nil, false) })
+	return frame(wire.OpHello, 0, wire.AppendHello)
 }
 
 // pingFrame is a ping.
@@ -50,7 +50,7 @@ func FuzzOwner(f *testing.F) {
 		{Op: wire.OpCancel, ID: 1}, {Op: wire.OpWait, Requests: reqs, Within: 1}, {Op: wire.OpAbort}, {Op: wire.OpStats},
 		{Op: wire.OpHealth}, {Op: wire.OpBuckets, Name: 1}, {Op: wire.OpHold, Keys: []stint.Key{req.Key}},
 		{Op: wire.OpReset, Keys: []stint.Key{req.Key}}, {Op: wire.OpFlush}, {Op: wire.OpHeld}, {Op: wire.OpSnapshot},
-		{Op: wire.OpRelease, Keys: []stint.Key{req.Key}}, {Op: wire.OpDeclare},
+		{Op: wire.OpRelease, Keys: []stint.Key{req.Key}}, {Op: wire.OpDeclare}, {Op: wire.OpOffer}, {Op: wire.OpNames},
 		{Op: wire.OpNumber, Label: "New"},
 	} {
 		f.Add(append(helloFrame(), callFrame(uint32(i+1), c)...))

@@ -25,7 +25,7 @@ type Call struct {
 	Given    []stint.Request // empty, with space for Requests that are given limits
 	Keys     []stint.Key     // OpBucket, OpHold and OpRelease have one
 	Name     stint.Name
-	Names    stint.Names
+	Names    stint.Names // of OpNames: the answer
 	Label    string
 	Until    time.Time
 	ID       int64         // of a reservation
@@ -134,8 +134,8 @@ func (c *Call) AppendArguments(b []byte) []byte {
 		return b
 	case OpDelay, OpCancel:
 		return binary.AppendVarint(b, c.ID)
-	case OpDeclare:
-		return AppendNames(b, c.Names, false)
+	case OpOffer, OpDeclare:
+		return AppendNames(b, c.Names)
 	case OpNumber:
 		return appendBytes(b, c.Label)
 	}
@@ -187,11 +187,11 @@ func (c *Call) Read(o Op, r *Body) error {
 		}
 	case OpDelay, OpCancel:
 		c.ID = r.Int()
-	case OpDeclare:
-		c.Names, _ = r.Names()
+	case OpOffer, OpDeclare:
+		c.Names = r.Names()
 	case OpNumber:
 		c.Label = string(r.bytes(MaxLabel))
-	case OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
+	case OpNames, OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
 	default:
 		return fmt.Errorf("%w: op %d", ErrMessage, o)
 	}
@@ -200,7 +200,8 @@ func (c *Call) Read(o Op, r *Body) error {
 }
 
 // AppendAnswer appends the answer to the call, without the error. The lists of
-// OpBuckets and OpHeld, and Stats, are left out, because they are sent in parts.
+// OpBuckets, OpHeld and OpNames, and Stats, are left out, because they are sent in
+// parts.
 func (c *Call) AppendAnswer(b []byte) []byte {
 	switch c.Op {
 	case OpSpend:
@@ -269,6 +270,8 @@ func (c *Call) ReadAnswer(r *Body) error {
 		c.ID, c.Delay = r.Int(), time.Duration(r.Int())
 	case OpDelay:
 		c.Delay = time.Duration(r.Int())
+	case OpNames:
+		c.Names = r.Names()
 	case OpNumber:
 		c.Name = stint.Name(r.uint(math.MaxUint16))
 	case OpSnapshot:

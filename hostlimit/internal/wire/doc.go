@@ -6,9 +6,9 @@
 // (4 bytes), and a body of at most [MaxFrame] bytes. Numbers in bodies are
 // varints.
 //
-// A guest begins with OpHello: the magic, the version, and its Names. Names
-// that do not fit into one frame follow in frames of OpNames. The owner sends
-// its own Names as OpPart, and then a [Welcome] as OpReply, or an error.
+// A guest begins with OpHello: the magic and the version. The owner sends a
+// [Welcome] as OpReply, or an error. The first calls of the guest are of OpOffer,
+// for its Names.
 //
 // After that the guest sends calls. Each carries a number that no other call
 // under way uses, and the owner answers in any order: with OpPart as often as

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 7
+	version   = 8
 	magic     = "stint\x00"
 	headerLen = 9
 
@@ -31,7 +31,6 @@ type Op uint8
 // The frames that are not calls.
 const (
 	OpHello Op = iota + 1
-	OpNames    // more Names of a guest
 	OpReply    // the last frame of an answer
 	OpPart     // of an answer: more follows
 	OpAbort    // ends the context of the call with the same number
@@ -53,7 +52,9 @@ const (
 	OpDelay
 	OpCancel
 	OpWait
+	OpOffer // Names of the guest that the owner may declare when they are used
 	OpDeclare
+	OpNames // of the owner
 	OpNumber
 	OpFlush
 	OpStats

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -9,12 +10,11 @@ import (
 	"github.com/stint-go/stint"
 )
 
-// Split returns the names in parts that fit into one frame each. There is one
-// part at least.
-func Split(names stint.Names) []stint.Names {
-	parts, size := []stint.Names{{}}, 0
+// Split returns the names in parts that fit into one frame each.
+func Split(names stint.Names) (parts []stint.Names) {
+	size := 0
 	for name, spec := range names {
-		if size > PartSize {
+		if parts == nil || size > PartSize {
 			parts, size = append(parts, stint.Names{}), 0
 		}
 		parts[len(parts)-1][name] = spec
@@ -23,10 +23,9 @@ func Split(names stint.Names) []stint.Names {
 	return parts
 }
 
-// AppendNames appends a part of the names: what Declare needs to know of them. more
-// says that others follow.
-func AppendNames(b []byte, names stint.Names, more bool) []byte {
-	b = binary.AppendUvarint(appendBool(b, more), uint64(len(names)))
+// AppendNames appends names: what Declare needs to know of them.
+func AppendNames(b []byte, names stint.Names) []byte {
+	b = binary.AppendUvarint(b, uint64(len(names)))
 	for name, spec := range names {
 		b = appendBool(binary.AppendUvarint(b, uint64(name)), spec.ID == stint.Shared)
 		b = appendBytes(b, spec.Label)
@@ -35,10 +34,10 @@ func AppendNames(b []byte, names stint.Names, more bool) []byte {
 	return b
 }
 
-// Names reads a part of the names.
-func (r *Body) Names() (names stint.Names, more bool) {
+// Names reads names.
+func (r *Body) Names() stint.Names {
 	number := func() stint.Name { return stint.Name(r.uint(math.MaxUint16)) }
-	names, more = make(stint.Names), r.bool()
+	names := make(stint.Names)
 	for range r.uint(math.MaxUint16) {
 		name, shared := number(), r.bool()
 		spec := stint.NameSpec{Label: string(r.bytes(MaxLabel)), Parent: number(), Floor: number()}
@@ -46,11 +45,11 @@ func (r *Body) Names() (names stint.Names, more bool) {
 			spec.ID = stint.Shared
 		}
 		if r.bad {
-			return nil, false
+			return nil
 		}
 		names[name] = spec
 	}
-	return names, more
+	return names
 }
 
 // Mismatch returns ErrNameMismatch if names disagree with ours.
@@ -79,28 +78,20 @@ func Mismatch(names, ours stint.Names) error {
 	return nil
 }
 
-// AppendHello appends the hello of a guest, with the first part of its names.
-func AppendHello(b []byte, names stint.Names, more bool) []byte {
-	return AppendNames(append(append(b, magic...), version), names, more)
-}
+// AppendHello appends the hello of a guest.
+func AppendHello(b []byte) []byte { return append(append(b, magic...), version) }
 
-// Hello reads a hello. After another version the error is ErrRefused, and the
-// rest was not read.
-func (r *Body) Hello() (names stint.Names, more bool, err error) {
-	for i := range len(magic) {
-		if r.Byte() != magic[i] {
-			return nil, false, fmt.Errorf("%w: not a hello", ErrMessage)
-		}
+// Hello reads a hello. After another version the error is ErrRefused.
+func (r *Body) Hello() error {
+	rest, ok := bytes.CutPrefix(r.b, []byte(magic))
+	switch {
+	case !ok || len(rest) == 0:
+	case rest[0] != version:
+		return fmt.Errorf("%w: the guest has version %d of the protocol, the owner %d", ErrRefused, rest[0], version)
+	case len(rest) == 1:
+		return nil
 	}
-	if theirs := r.Byte(); !r.bad && theirs != version {
-		return nil, false, fmt.Errorf("%w: the guest has version %d of the protocol, the owner %d",
-			ErrRefused, theirs, version)
-	}
-	names, more = r.Names()
-	if r.End() != nil {
-		return nil, false, fmt.Errorf("%w: not a hello", ErrMessage)
-	}
-	return names, more, nil
+	return fmt.Errorf("%w: not a hello", ErrMessage)
 }
 
 // FileID identifies a file of one machine. It is zero if it is not known.
