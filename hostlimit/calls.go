@@ -106,7 +106,9 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 	var errs []error
 	for first := 0; first < len(reqs); first += wire.MaxRequests {
 		end := min(first+wire.MaxRequests, len(reqs))
-		c := wire.Call{Op: wire.OpEach, Requests: reqs[first:end], Decisions: ds[first:end]}
+		c := wire.Call{
+			Op: wire.OpEach, Requests: reqs[first:end], Decisions: ds[first:end], Errs: make([]error, end-first),
+		}
 		if err := m.do(ctx, &c); err != nil {
 			clear(c.Decisions)
 			errs = append(errs, fmt.Errorf("requests %d to %d: %w", first, end-1, err))

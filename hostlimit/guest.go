@@ -59,7 +59,7 @@ type guest struct {
 }
 
 func (g guest) do(ctx context.Context, c *wire.Call) error {
-	err := doValid(ctx, g.conn, c)
+	err := g.conn.do(ctx, c)
 	if !errors.Is(err, errMoved) {
 		return err
 	}

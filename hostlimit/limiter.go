@@ -356,6 +356,7 @@ func declare(limits *stint.Limits) *declared {
 // doWith carries a call out. A guest gives the owner the limits of this process
 // with the requests, and sees buckets under them.
 func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
+	clear(c.Errs) // of an owner that is gone
 	if b.limiter != nil {
 		return b.do(ctx, c)
 	}
@@ -368,9 +369,6 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 	c.Requests = append(c.Given, reqs...)
 	given := c.Requests
 	defer func() { c.Requests = reqs }()
-	if c.Op == wire.OpEach {
-		c.Errs = make([]error, len(given))
-	}
 	for i := range given {
 		err := own.give(&given[i], l.opts.LimiterOptions.Durability)
 		switch {
@@ -380,7 +378,7 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 			return err
 		}
 	}
-	if err := doValid(ctx, b, c); err != nil {
+	if err := b.do(ctx, c); err != nil {
 		return err
 	}
 	for i := range c.Decisions {

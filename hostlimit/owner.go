@@ -62,50 +62,21 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 	return err
 }
 
-// each decides each request by itself, and finds the error of each.
+// each decides each request by itself, and finds the error of each. Requests between
+// two that have an error already are decided at once.
 func (s *Server) each(c *wire.Call) {
-	c.Errs = make([]error, len(c.Requests))
-	joined, ok := s.limiter.DoEach(context.Background(), c.Requests, c.Decisions).(interface{ Unwrap() []error })
-	if !ok {
-		return
-	}
-	errs := joined.Unwrap() // one for each request without a decision, in order
-	for i := range c.Decisions {
-		if c.Decisions[i] == (stint.Decision{}) && len(errs) > 0 {
-			c.Errs[i], errs = errors.Unwrap(errs[0]), errs[1:]
+	for first, end := 0, 0; first < len(c.Requests); first = end + 1 {
+		for end = first; end < len(c.Requests) && c.Errs[end] == nil; end++ {
+		}
+		ds := c.Decisions[first:end]
+		joined, _ := s.limiter.DoEach(context.Background(), c.Requests[first:end], ds).(interface{ Unwrap() []error })
+		if joined != nil {
+			errs := joined.Unwrap() // one for each request without a decision, in order
+			for i := range ds {
+				if ds[i] == (stint.Decision{}) && len(errs) > 0 {
+					c.Errs[first+i], errs = errors.Unwrap(errs[0]), errs[1:]
+				}
+			}
 		}
 	}
-}
-
-// doValid carries out a call. Of an OpEach it makes another one, with the requests
-// that fit into a message and have no error yet.
-func doValid(ctx context.Context, to caller, c *wire.Call) error {
-	if c.Op != wire.OpEach {
-		return to.do(ctx, c)
-	}
-	if c.Errs == nil {
-		c.Errs = make([]error, len(c.Requests))
-	}
-	good := wire.Call{Op: wire.OpEach}
-	var at []int
-	for i := range c.Requests {
-		if c.Errs[i] == nil {
-			c.Errs[i] = wire.CheckRequest(&c.Requests[i])
-		}
-		if c.Decisions[i] = (stint.Decision{}); c.Errs[i] == nil {
-			good.Requests = append(good.Requests, c.Requests[i])
-			at = append(at, i)
-		}
-	}
-	if len(at) == 0 {
-		return nil
-	}
-	good.Decisions = make([]stint.Decision, len(at))
-	if err := to.do(ctx, &good); err != nil {
-		return err
-	}
-	for k, i := range at {
-		c.Decisions[i], c.Errs[i] = good.Decisions[k], good.Errs[k]
-	}
-	return nil
 }

@@ -501,16 +501,12 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 		}
 		return err
 	case wire.OpEach:
-		if call.Errs == nil {
-			c.server.each(call)
-		} else if err := doValid(ctx, c.server, call); err != nil { // there are errors of zones and labels
-			return err
-		}
+		c.server.each(call)
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
 			wrong := c.declare()
 			for i := range call.Errs {
 				if errors.Is(call.Errs[i], stint.ErrUnknownName) {
-					one := wire.Call{Op: wire.OpEach, Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1]}
+					one := wire.Call{Requests: call.Requests[i : i+1], Decisions: call.Decisions[i : i+1], Errs: make([]error, 1)}
 					c.server.each(&one)
 					call.Errs[i] = orWrong(one.Errs[0], wrong)
 				}
@@ -557,9 +553,6 @@ func (c *serverConn) mismatch(call *wire.Call) error {
 		}
 		if call.Op != wire.OpEach {
 			return err
-		}
-		if call.Errs == nil {
-			call.Errs = make([]error, len(call.Requests))
 		}
 		call.Errs[i] = cmp.Or(call.Errs[i], err)
 	}

@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -38,7 +40,7 @@ type Call struct {
 	// for a decision on each request.
 	Decision    stint.Decision
 	Decisions   []stint.Decision
-	Errs        []error // of OpEach: nil or the error of each request
+	Errs        []error // of OpEach: nil or the error of each request; one with an error is not decided
 	Bucket      *stint.Bucket
 	Buckets     iter.Seq2[stint.Bucket, error]
 	Held        iter.Seq[stint.Held]
@@ -49,14 +51,19 @@ type Call struct {
 	Size        int64
 }
 
-// Check returns an error if an argument does not fit into a message. The calls
-// of OpEach are checked one by one.
+// Check returns an error if an argument does not fit into a message. The requests
+// of OpEach have their own errors.
 func (c *Call) Check() error {
 	if n := len(c.Requests); n > MaxRequests {
 		return fmt.Errorf("%w: %d requests, want at most %d", ErrTooLong, n, MaxRequests)
 	}
 	for i := range c.Requests {
-		if err := CheckRequest(&c.Requests[i]); err != nil {
+		err := CheckRequest(&c.Requests[i])
+		switch {
+		case err == nil:
+		case c.Op == OpEach:
+			c.Errs[i] = cmp.Or(c.Errs[i], err)
+		default:
 			return err
 		}
 	}
@@ -114,7 +121,9 @@ func (c *Call) AppendArguments(b []byte) []byte {
 			flags |= spendEnded
 		}
 		return appendRequests(append(b, flags), c.Requests)
-	case OpEach, OpRefund:
+	case OpEach:
+		return appendRequests(b, c.undecided())
+	case OpRefund:
 		return appendRequests(b, c.Requests)
 	case OpReserve:
 		return appendRequest(b, &c.Requests[0])
@@ -142,6 +151,20 @@ func (c *Call) AppendArguments(b []byte) []byte {
 	return b
 }
 
+// undecided returns the requests of OpEach that have no error.
+func (c *Call) undecided() []stint.Request {
+	if errors.Join(c.Errs...) == nil {
+		return c.Requests
+	}
+	var reqs []stint.Request
+	for i, err := range c.Errs {
+		if err == nil {
+			reqs = append(reqs, c.Requests[i])
+		}
+	}
+	return reqs
+}
+
 // Read reads the arguments of a call. It uses the space for requests that an
 // earlier call has left in c.
 func (c *Call) Read(o Op, r *Body) error {
@@ -160,13 +183,11 @@ func (c *Call) Read(o Op, r *Body) error {
 	case OpEach:
 		c.Requests = r.requests(c.Requests)
 		c.Decisions = make([]stint.Decision, len(c.Requests))
-		if r.zone != nil {
-			c.Errs = make([]error, len(c.Requests))
-			for i := range c.Requests {
-				c.Errs[i] = r.zones[i]
-			}
-			return r.End()
+		c.Errs = make([]error, len(c.Requests))
+		for i, err := range r.zones {
+			c.Errs[i] = err
 		}
+		return r.End()
 	case OpRefund:
 		c.Requests = r.requests(c.Requests)
 	case OpReserve:
@@ -242,9 +263,12 @@ func (c *Call) ReadAnswer(r *Body) error {
 			c.Decisions[i] = r.decision(c.Requests[i : i+1])
 		}
 	case OpEach:
-		c.Errs = make([]error, len(c.Requests))
 		for i := range c.Requests {
-			if c.Decisions[i], c.Errs[i] = (stint.Decision{}), r.Error(); c.Errs[i] == nil {
+			c.Decisions[i] = stint.Decision{}
+			if c.Errs[i] != nil {
+				continue
+			}
+			if c.Errs[i] = r.Error(); c.Errs[i] == nil {
 				c.Decisions[i] = r.decision(c.Requests[i : i+1])
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ func TestCall(t *testing.T) {
 			read, err := readCall(c.Op, NewBody(c.AppendArguments(nil)))
 			require.NoError(t, err)
 			got := c
-			got.Decisions, got.Errs = make([]stint.Decision, len(c.Decisions)), nil
+			got.Decisions, got.Errs = make([]stint.Decision, len(c.Decisions)), slices.Clone(c.Errs)
 			if c.Decisions == nil {
 				got.Decisions = nil
 			}
@@ -73,6 +74,17 @@ func TestCall(t *testing.T) {
 			require.Equal(t, c.AppendArguments(nil), read.AppendArguments(nil))
 		})
 	}
+	t.Run("each", func(t *testing.T) {
+		c := Call{Op: OpEach, Requests: reqs, Decisions: make([]stint.Decision, 3), Errs: []error{nil, ErrZone, nil}}
+		read, err := readCall(OpEach, NewBody(c.AppendArguments(nil)))
+		require.NoError(t, err)
+		require.Len(t, read.Requests, 2, "one has an error already")
+		read.Decisions, read.Errs[1] = ds[:2], stint.ErrFull
+		require.NoError(t, c.ReadAnswer(NewBody(read.AppendAnswer(nil))))
+		require.Equal(t, []stint.Decision{ds[0], {}, {}}, c.Decisions)
+		require.Equal(t, ErrZone, c.Errs[1])
+		require.ErrorIs(t, c.Errs[2], stint.ErrFull)
+	})
 	t.Run("stats", func(t *testing.T) {
 		st := stint.Stats{Limits: map[stint.Name]stint.LimitStats{3: {Allowed: 1}}, Resident: 4,
 			Flush: stint.SaveStats{Err: fmt.Errorf("flush: %w", stint.ErrGone)}, Saving: at.UTC()}
