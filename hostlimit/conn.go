@@ -141,7 +141,7 @@ func (c *conn) hello() error {
 		c.nc.Close()
 	})
 	defer timer.Stop()
-	said, err := wire.AppendFrame(nil, wire.OpHello, 0, wire.AppendHello)
+	said, err := wire.AppendFrame(nil, wire.OpHello, 0, wire.WriteHello)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c *conn) hello() error {
 		return fmt.Errorf("%w: the last one is closing", ErrNoOwner)
 	}
 	if err = wire.ErrMessage; f.Op == wire.OpReply {
-		c.welcome, err = f.Body.Welcome()
+		err = f.Body.Welcome(&c.welcome)
 	}
 	if errors.Is(err, wire.ErrMessage) {
 		return fmt.Errorf("%w: %w", ErrNoOwner, err)
@@ -183,7 +183,10 @@ func (c *conn) setClock(w *wire.Welcome) {
 
 // ping asks the owner for its time, which is a sign of life, too.
 func (c *conn) ping() {
-	c.out.Send(wire.OpPing, 0, func(b []byte) []byte { return wire.AppendPing(b, time.Since(c.base)) })
+	c.out.Send(wire.OpPing, 0, func(b *wire.Body) {
+		now := time.Since(c.base)
+		b.Ping(&now)
+	})
 }
 
 // now returns the time by the owner's clock.
@@ -233,7 +236,7 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 	if p.crowd {
 		send = c.out.SendSoon
 	}
-	err = send(call.Op, id, call.AppendArguments)
+	err = send(call.Op, id, call.Arguments)
 	if err != nil && c.forget(id, p) {
 		c.leaveSlot(call)
 		if errors.Is(err, wire.ErrTooLong) {
@@ -446,7 +449,7 @@ func (c *conn) readFor(p *pending) bool {
 		f, err := c.frames.Next()
 		if err == nil {
 			c.heard.Store(true)
-			err = c.handle(&f)
+			err = c.handle(f)
 		}
 		if err != nil {
 			c.fail(err)
@@ -485,7 +488,8 @@ func (c *conn) handle(f *wire.Frame) error {
 	case strange: // a part of what has none
 		return wire.ErrMessage
 	case p == nil && f.ID == 0 && f.Op == wire.OpReply:
-		if w, err := f.Body.Welcome(); err == nil {
+		var w wire.Welcome
+		if f.Body.Welcome(&w) == nil {
 			c.setClock(&w)
 			if w.Asked == 0 { // the owner's clock has stepped; how long ago only an answer shows
 				go c.ping()
@@ -519,7 +523,8 @@ func (c *conn) part(p *pending, b []byte) {
 // finish reads the last part of an answer, and ends the call. If a caller that
 // is gone got its turn in a queue, finish returns the tokens.
 func (c *conn) finish(p *pending, last *wire.Body) {
-	err := last.Error()
+	var err error
+	last.Error(&err)
 	c.leaveSlot(p.Call)
 	if p.abandoned { // no caller reads the answer
 		if p.Op == wire.OpWait && err == nil && p.ReadAnswer(last) == nil {

@@ -206,14 +206,12 @@ func TestOwnerOfAnotherFile(t *testing.T) {
 			if err != nil {
 				return
 			}
-			nc.Write(frame(wire.OpReply, 0, func(b []byte) []byte {
-				return wire.AppendWelcome(b, wire.Welcome{PID: 1, File: *theirs.Load()})
-			}))
+			nc.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1, File: *theirs.Load()})))
 			go func() {
 				frames := wire.NewReader(nc)
 				for f, err := frames.Next(); err == nil; f, err = frames.Next() {
 					if f.Op == wire.OpOffer {
-						nc.Write(frame(wire.OpReply, f.ID, func(b []byte) []byte { return wire.AppendError(b, nil) }))
+						nc.Write(frame(wire.OpReply, f.ID, func(b *wire.Body) { b.Error(new(error)) }))
 					}
 				}
 			}()

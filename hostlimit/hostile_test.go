@@ -55,28 +55,30 @@ func TestHostileGuest(t *testing.T) {
 	events := newRecorder()
 	openOn(t, path, limits, &Options{OnEvent: events.record})
 	polite := openOn(t, path, limits, nil)
-	call := func(o wire.Op, f func([]byte) []byte) []byte { return append(helloFrame(), frame(o, 7, f)...) }
-	request := func(q stint.Request) func([]byte) []byte {
-		return (&wire.Call{Op: wire.OpSpend, Requests: []stint.Request{q}}).AppendArguments
+	call := func(o wire.Op, f func(*wire.Body)) []byte { return append(helloFrame(), frame(o, 7, f)...) }
+	request := func(q stint.Request) func(*wire.Body) {
+		return (&wire.Call{Op: wire.OpSpend, Requests: []stint.Request{q}}).Arguments
 	}
+	raw := func(p ...byte) func(*wire.Body) { return func(b *wire.Body) { b.Raw(p) } }
 	huge := binary.BigEndian.AppendUint32(nil, 1<<31)
 	for name, said := range map[string][]byte{
-		"garbage":       bytes.Repeat([]byte{0xA5}, 1000),
-		"text":          []byte("GET / HTTP/1.1\r\nHost: quota.db\r\n\r\n"),
-		"a huge length": append(huge, make([]byte, 100)...),
-		"a length of 0": make([]byte, 100),
-		"no hello":      frame(wire.OpFlush, 1, nil),
-		"two hellos":    append(helloFrame(), helloFrame()...),
-		"another magic": frame(wire.OpHello, 0,
-			func(b []byte) []byte { return append(b, "stant\x00\x08"...) }),
+		"garbage":                bytes.Repeat([]byte{0xA5}, 1000),
+		"text":                   []byte("GET / HTTP/1.1\r\nHost: quota.db\r\n\r\n"),
+		"a huge length":          append(huge, make([]byte, 100)...),
+		"a length of 0":          make([]byte, 100),
+		"no hello":               frame(wire.OpFlush, 1, nil),
+		"two hellos":             append(helloFrame(), helloFrame()...),
+		"another magic":          frame(wire.OpHello, 0, raw([]byte("stant\x00\x09")...)),
 		"an unknown op":          call(99, nil),
 		"an op of the owner":     call(wire.OpReply, nil),
-		"too many requests":      call(wire.OpSpend, func(b []byte) []byte { return binary.AppendUvarint(append(b, 0), 1<<40) }),
-		"requests that end":      call(wire.OpSpend, func(b []byte) []byte { return append(b, 0, 3, 0, 1) }),
+		"too many requests":      call(wire.OpSpend, raw(binary.AppendUvarint(make([]byte, 3), 1<<40)...)),
+		"requests that end":      call(wire.OpSpend, raw(0, 0, 0, 3, 0, 1)),
 		"an id that is too long": call(wire.OpSpend, request(stint.Request{Key: perID.Key(strings.Repeat("x", 513))})),
-		"a mode that is none":    call(wire.OpSpend, func(b []byte) []byte { return append(b, 0, 1, 16, 1, 1, 'x', 0) }),
-		"a name over 65535":      call(wire.OpBuckets, func(b []byte) []byte { return binary.AppendUvarint(b, 1<<16) }),
-		"more than asked":        call(wire.OpFlush, func(b []byte) []byte { return append(b, 0) }),
+		"a mode that is none":    call(wire.OpSpend, raw(0, 0, 0, 1, 4, 1, 1, 'x', 0, 0, 0)),
+		"a limit of no form":     call(wire.OpSpend, raw(0, 0, 0, 1, 0, 1, 1, 'x', 0, 5, 0, 0, 0, 0, 0, 0)),
+		"no key":                 call(wire.OpBucket, raw(0, 0)),
+		"a name over 65535":      call(wire.OpBuckets, raw(binary.AppendUvarint(nil, 1<<16)...)),
+		"more than asked":        call(wire.OpFlush, raw(0)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := dialRaw(t, path)
@@ -94,7 +96,7 @@ func TestHostileGuest(t *testing.T) {
 		hello[9+len("stint\x00")]++
 		_, err := nc.Write(hello)
 		require.NoError(t, err)
-		require.Contains(t, string(closedSoon(t, nc)), "version 9 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 10 of the protocol")
 		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {

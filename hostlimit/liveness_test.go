@@ -219,7 +219,7 @@ func waits(g *Limiter, key stint.Key) bool {
 func deafOwner(timeout time.Duration) *conn {
 	ours, theirs := net.Pipe()
 	go io.Copy(io.Discard, theirs)
-	go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+	go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
 	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
 	if err != nil {
 		panic(err)
@@ -255,10 +255,10 @@ func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, ca
 	go func() {
 		frames := wire.NewReader(theirs)
 		for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-			came <- f
+			came <- *f
 		}
 	}()
-	go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+	go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
 	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
 	require.NoError(t, err)
 	return c, theirs, came
@@ -280,9 +280,7 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 		require.Equal(t, wire.OpWait, wait.Op)
 		require.Equal(t, wire.OpAbort, (<-came).Op)
 		turn := wire.Call{Op: wire.OpWait, Time: time.Now().Add(-time.Minute)}
-		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte {
-			return turn.AppendAnswer(wire.AppendError(b, nil))
-		}))
+		theirs.Write(answerFrame(wait.ID, turn))
 		synctest.Wait()
 		require.Len(t, came, 1)
 		refund := <-came
@@ -291,7 +289,7 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 		require.Equal(t, wire.OpRefund, of.Op)
 		require.Len(t, of.Requests, 1)
 		require.True(t, turn.Time.Equal(of.Requests[0].Spent), "not the tokens that have come back since")
-		theirs.Write(frame(wire.OpReply, refund.ID, func(b []byte) []byte { return wire.AppendError(b, stint.ErrQueueFull) }))
+		theirs.Write(frame(wire.OpReply, refund.ID, errorBody(stint.ErrQueueFull)))
 	})
 }
 
@@ -348,9 +346,7 @@ func TestLateClock(t *testing.T) {
 		tell := func(late, asked time.Duration) {
 			time.Sleep(2 * loneTime) // read reads
 			now := time.Now().Add(ahead - late)
-			theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte {
-				return wire.AppendWelcome(b, wire.Welcome{Now: now, Asked: asked})
-			}))
+			theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{Now: now, Asked: asked})))
 			synctest.Wait()
 		}
 		came := make(chan time.Duration, 10)
@@ -358,7 +354,8 @@ func TestLateClock(t *testing.T) {
 			frames := wire.NewReader(theirs)
 			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
 				if f.Op == wire.OpPing {
-					asked, _ := f.Body.Ping()
+					var asked time.Duration
+					f.Body.Ping(&asked)
 					came <- asked
 				}
 			}
@@ -390,7 +387,7 @@ func TestLateClock(t *testing.T) {
 func TestWhoReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		send := func(o wire.Op, id uint32, f func([]byte) []byte) {
+		send := func(o wire.Op, id uint32, f func(*wire.Body)) {
 			_, err := theirs.Write(frame(o, id, f))
 			require.NoError(t, err)
 		}
@@ -401,7 +398,7 @@ func TestWhoReads(t *testing.T) {
 				came <- f.ID
 			}
 		}()
-		go send(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) })
+		go send(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1}))
 		lost := make(chan error, 1)
 		c, err := newConn(ours, nil, time.Minute, func(_ *conn, err error) { lost <- err })
 		require.NoError(t, err)
@@ -416,7 +413,7 @@ func TestWhoReads(t *testing.T) {
 		}
 		spend := func() error { _, err := g.Spend(perID.Key("a"), 1); return err }
 		answer := func(id uint32, over chan error) {
-			send(wire.OpReply, id, func(b []byte) []byte { return wire.AppendError(b, stint.ErrQueueFull) })
+			send(wire.OpReply, id, errorBody(stint.ErrQueueFull))
 			require.ErrorIs(t, <-over, stint.ErrQueueFull)
 			synctest.Wait()
 		}
@@ -514,7 +511,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		wait := <-came
 		require.Equal(t, wire.OpWait, wait.Op)
 		<-time.After(time.Minute)
-		theirs.Write(frame(wire.OpReply, wait.ID, func(b []byte) []byte { return wire.AppendError(b, errMoved) }))
+		theirs.Write(frame(wire.OpReply, wait.ID, errorBody(errMoved)))
 		<-time.After(900 * time.Millisecond)
 		synctest.Wait()
 		require.Empty(t, done)
@@ -754,7 +751,7 @@ func TestPartOfASpend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		go func() {
-			go theirs.Write(frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) }))
+			go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
 			frames := wire.NewReader(theirs)
 			frames.Next()
 			f, _ := frames.Next()

@@ -1,7 +1,6 @@
 package hostlimit
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -126,7 +125,7 @@ func (c *serverConn) read() {
 			c.tell(c.out.Add, 0)
 		}
 		if err == nil {
-			call, mine, err = c.handle(&f, call)
+			call, mine, err = c.handle(f, call)
 		}
 		switch {
 		case !mine:
@@ -213,7 +212,7 @@ func (c *serverConn) hello() error {
 		}
 		return err
 	}
-	return c.out.Send(wire.OpReply, 0, func(b []byte) []byte { return c.appendTime(b, w) })
+	return c.welcome(c.out.Send, w)
 }
 
 // clock returns the time of the owner's clock, and its offset from base.
@@ -233,20 +232,22 @@ func (c *serverConn) behind() bool {
 // tell tells the guest the time, after a ping at the guest's time asked, or
 // after a step.
 func (c *serverConn) tell(send sender, asked time.Duration) error {
-	return send(wire.OpReply, 0, func(b []byte) []byte { return c.appendTime(b, wire.Welcome{Asked: asked}) })
+	return c.welcome(send, wire.Welcome{Asked: asked})
 }
 
-// appendTime appends a Welcome with the time. The outbox is locked, so the
-// message with the latest time is the last one.
-func (c *serverConn) appendTime(b []byte, w wire.Welcome) []byte {
-	now, offset := c.clock()
-	c.told.Store(offset)
-	w.Now = now
-	return wire.AppendWelcome(b, w)
+// welcome sends a Welcome with the time. The outbox is locked when it reads the
+// clock, so the message with the latest time is the last one.
+func (c *serverConn) welcome(send sender, w wire.Welcome) error {
+	return send(wire.OpReply, 0, func(b *wire.Body) {
+		now, offset := c.clock()
+		c.told.Store(offset)
+		w.Now = now
+		b.Welcome(&w)
+	})
 }
 
 // sender is Outbox.Send or Outbox.Add.
-type sender func(o wire.Op, id uint32, f func([]byte) []byte) error
+type sender func(o wire.Op, id uint32, f func(*wire.Body)) error
 
 // fits returns ErrRefused if too many Names would be kept.
 func (c *serverConn) fits(names stint.Names) error {
@@ -310,8 +311,9 @@ func (c *serverConn) leave() {
 func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mine bool, err error) {
 	switch f.Op {
 	case wire.OpPing:
-		asked, err := f.Body.Ping()
-		if err != nil {
+		var asked time.Duration
+		f.Body.Ping(&asked)
+		if err := f.Body.End(); err != nil {
 			return call, true, err
 		}
 		return call, true, c.tell(c.out.Send, asked)
@@ -323,14 +325,6 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 			e.end()
 		}
 		return call, true, f.Body.End()
-	case wire.OpOffer:
-		names := f.Body.Names()
-		if err := f.Body.End(); err != nil {
-			return call, true, err
-		}
-		err := cmp.Or(wire.Mismatch(names, c.server.limiter.Limits().Names()), c.keep(names))
-		c.reply(f.ID, err)
-		return call, true, err
 	case wire.OpBye:
 		c.mu.Lock()
 		c.parted = true
@@ -338,6 +332,11 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 		return call, true, f.Body.End()
 	}
 	if err := call.Read(f.Op, &f.Body); err != nil {
+		return call, true, err
+	}
+	if call.Op == wire.OpOffer {
+		err := cmp.Or(wire.Mismatch(call.Names, c.server.limiter.Limits().Names()), c.keep(call.Names))
+		c.reply(f.ID, err)
 		return call, true, err
 	}
 	call.Number = f.ID
@@ -431,8 +430,8 @@ func (c *serverConn) commits(limits *stint.Limits, key stint.Key) bool {
 func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	id := call.Number
 	err := c.do(ctx, call)
-	if err == nil {
-		err = c.sendLong(call)
+	if err == nil && !here {
+		err = call.WriteLong(parts{c.out, id})
 	}
 	c.mu.Lock()
 	count, _ := c.count(call.Op)
@@ -462,7 +461,10 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 		if !here && c.behind() { // the call may have waited for long
 			c.tell(c.out.Add, 0)
 		}
-		send(wire.OpReply, id, func(b []byte) []byte { return call.AppendAnswer(wire.AppendError(b, nil)) })
+		send(wire.OpReply, id, func(b *wire.Body) {
+			b.Error(new(error))
+			call.Answer(b)
+		})
 	}
 }
 
@@ -471,7 +473,7 @@ func (c *serverConn) reply(id uint32, err error) {
 	if errors.Is(err, stint.ErrClosed) { // the guest's own Limiter is not closed
 		err = errMoved
 	}
-	c.out.Send(wire.OpReply, id, func(b []byte) []byte { return wire.AppendError(b, err) })
+	c.out.Send(wire.OpReply, id, func(b *wire.Body) { b.Error(&err) })
 }
 
 // do carries out a call. Calls for reservations, and for a copy of the file,
@@ -626,36 +628,6 @@ func (c *serverConn) add(names stint.Names) error {
 	return c.server.limiter.Declare(names)
 }
 
-// sendLong sends the answers that may be too long for a frame.
-func (c *serverConn) sendLong(call *wire.Call) error {
-	if call.Buckets == nil && call.Held == nil && call.Stats == nil && call.Op != wire.OpNames {
-		return nil
-	}
-	w := bufio.NewWriterSize(parts{c.out, call.Number}, wire.PartSize)
-	switch {
-	case call.Stats != nil: // long with many Names
-		w.Write(wire.AppendStats(nil, call.Stats))
-	case call.Op == wire.OpNames:
-		w.Write(wire.AppendNames(nil, call.Names))
-	case call.Buckets != nil:
-		for k, err := range call.Buckets {
-			if err == nil {
-				_, err = w.Write(wire.AppendBucket(w.AvailableBuffer(), &k))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	case call.Held != nil:
-		for h := range call.Held {
-			if _, err := w.Write(wire.AppendHeld(w.AvailableBuffer(), &h)); err != nil {
-				return err
-			}
-		}
-	}
-	return w.Flush()
-}
-
 // snapshot sends a copy of the file. The owner makes one copy at a time, and
 // none for a guest that is gone.
 func (c *serverConn) snapshot(call *wire.Call) error {
@@ -680,7 +652,7 @@ type parts struct {
 
 func (w parts) Write(p []byte) (n int, err error) {
 	for part := range slices.Chunk(p, wire.PartSize) {
-		err := w.out.Send(wire.OpPart, w.call, func(b []byte) []byte { return append(b, part...) })
+		err := w.out.Send(wire.OpPart, w.call, func(b *wire.Body) { b.Raw(part) })
 		if err != nil {
 			return n, err
 		}

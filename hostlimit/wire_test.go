@@ -13,7 +13,7 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-func frame(o wire.Op, id uint32, f func([]byte) []byte) []byte {
+func frame(o wire.Op, id uint32, f func(*wire.Body)) []byte {
 	b, err := wire.AppendFrame(nil, o, id, f)
 	if err != nil {
 		panic(err)
@@ -22,21 +22,31 @@ func frame(o wire.Op, id uint32, f func([]byte) []byte) []byte {
 }
 
 // callFrame is the frame of a call.
-func callFrame(id uint32, c wire.Call) []byte { return frame(c.Op, id, c.AppendArguments) }
+func callFrame(id uint32, c wire.Call) []byte { return frame(c.Op, id, c.Arguments) }
 
 // answerFrame is the frame of its answer.
 func answerFrame(id uint32, c wire.Call) []byte {
-	return frame(wire.OpReply, id, func(b []byte) []byte { return c.AppendAnswer(wire.AppendError(b, nil)) })
+	return frame(wire.OpReply, id, func(b *wire.Body) {
+		b.Error(new(error))
+		c.Answer(b)
+	})
 }
+
+// errorBody writes an answer that is an error.
+func errorBody(err error) func(*wire.Body) { return func(b *wire.Body) { b.Error(&err) } }
+
+// welcomeBody writes a welcome.
+func welcomeBody(w wire.Welcome) func(*wire.Body) { return func(b *wire.Body) { b.Welcome(&w) } }
 
 // helloFrame is the hello of a guest.
 func helloFrame() []byte {
-	return frame(wire.OpHello, 0, wire.AppendHello)
+	return frame(wire.OpHello, 0, wire.WriteHello)
 }
 
 // pingFrame is a ping.
 func pingFrame() []byte {
-	return frame(wire.OpPing, 0, func(b []byte) []byte { return wire.AppendPing(b, time.Second) })
+	asked := time.Second
+	return frame(wire.OpPing, 0, func(b *wire.Body) { b.Ping(&asked) })
 }
 
 // An owner answers any input or ends the connection, and stays healthy.
@@ -45,7 +55,7 @@ func FuzzOwner(f *testing.F) {
 	reqs := []stint.Request{req}
 	said := helloFrame()
 	for i, c := range []wire.Call{
-		{Op: wire.OpSpend, Requests: reqs}, {Op: wire.OpEach, Requests: reqs}, {Op: wire.OpRefund, Requests: reqs},
+		{Op: wire.OpSpend, Requests: reqs}, {Op: wire.OpEach, Requests: reqs, Errs: make([]error, 1)}, {Op: wire.OpRefund, Requests: reqs},
 		{Op: wire.OpBucket, Keys: []stint.Key{req.Key}}, {Op: wire.OpReserve, Requests: reqs}, {Op: wire.OpDelay, ID: 1},
 		{Op: wire.OpCancel, ID: 1}, {Op: wire.OpWait, Requests: reqs, Within: 1}, {Op: wire.OpAbort}, {Op: wire.OpStats},
 		{Op: wire.OpHealth}, {Op: wire.OpBuckets, Name: 1}, {Op: wire.OpHold, Keys: []stint.Key{req.Key}},
@@ -87,11 +97,11 @@ func FuzzOwner(f *testing.F) {
 // On any input a guest's calls end. A call that fails returns no Decision, and an
 // allowed one has no RetryAfter.
 func FuzzGuest(f *testing.F) {
-	hello := frame(wire.OpReply, 0, func(b []byte) []byte { return wire.AppendWelcome(b, wire.Welcome{PID: 1}) })
+	hello := frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1}))
 	d := stint.Decision{Allowed: true, Remaining: 3, Key: perID.Key("a"), Limit: stint.PerHour(5)}
 	reqs := []stint.Request{{Key: perID.Key("a"), Cost: 1}}
 	f.Add(append(hello, answerFrame(1, wire.Call{Op: wire.OpSpend, Requests: reqs, Decision: d})...))
-	f.Add(append(hello, frame(wire.OpReply, 1, func(b []byte) []byte { return wire.AppendError(b, stint.ErrNotDurable) })...))
+	f.Add(append(hello, frame(wire.OpReply, 1, errorBody(stint.ErrNotDurable))...))
 	f.Add(append(hello, frame(wire.OpBye, 0, nil)...))
 	f.Add(append(hello, answerFrame(2, wire.Call{Op: wire.OpBucket, Bucket: &stint.Bucket{Key: perID.Key("a")}})...))
 	f.Fuzz(func(t *testing.T, said []byte) {

@@ -2,13 +2,10 @@ package wire
 
 import (
 	"cmp"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"math"
 	"slices"
 	"time"
 
@@ -98,189 +95,170 @@ func checkID(key stint.Key) error {
 	return nil
 }
 
-// The first byte of OpSpend.
-const (
-	spendEach   = 1 // the answer has a decision on each request
-	spendMayEnd = 2
-	spendEnded  = 4
-	spendBits   = 7
-)
-
-// AppendArguments appends the arguments of the call.
-func (c *Call) AppendArguments(b []byte) []byte {
+// Arguments writes or reads the arguments of the call.
+func (c *Call) Arguments(b *Body) {
 	switch c.Op {
 	case OpSpend:
-		flags := byte(0)
-		if c.Decisions != nil {
-			flags |= spendEach
-		}
-		if c.MayEnd {
-			flags |= spendMayEnd
-		}
-		if c.Ended {
-			flags |= spendEnded
-		}
-		return appendRequests(append(b, flags), c.Requests)
-	case OpEach:
-		return appendRequests(b, c.undecided())
-	case OpRefund:
-		return appendRequests(b, c.Requests)
-	case OpReserve:
-		return appendRequest(b, &c.Requests[0])
-	case OpWait:
-		return binary.AppendVarint(appendRequest(b, &c.Requests[0]), int64(c.Within))
-	case OpBucket, OpRelease:
-		return appendKey(b, c.Keys[0])
-	case OpBuckets:
-		return binary.AppendUvarint(b, uint64(c.Name))
-	case OpHold:
-		return appendTime(appendKey(b, c.Keys[0]), c.Until)
-	case OpReset:
-		b = binary.AppendUvarint(b, uint64(len(c.Keys)))
-		for _, key := range c.Keys {
-			b = appendKey(b, key)
-		}
-		return b
-	case OpDelay, OpCancel:
-		return binary.AppendVarint(b, c.ID)
-	case OpOffer, OpDeclare:
-		return AppendNames(b, c.Names)
-	case OpNumber:
-		return appendBytes(b, c.Label)
-	}
-	return b
-}
-
-// undecided returns the requests of OpEach that have no error.
-func (c *Call) undecided() []stint.Request {
-	if errors.Join(c.Errs...) == nil {
-		return c.Requests
-	}
-	var reqs []stint.Request
-	for i, err := range c.Errs {
-		if err == nil {
-			reqs = append(reqs, c.Requests[i])
-		}
-	}
-	return reqs
-}
-
-// Read reads the arguments of a call. It uses the space for requests that an
-// earlier call has left in c.
-func (c *Call) Read(o Op, r *Body) error {
-	*c = Call{Op: o, Requests: c.Requests[:0]}
-	switch o {
-	case OpSpend:
-		flags := r.uint(spendBits)
-		c.Requests = r.requests(c.Requests)
-		if flags&spendEach != 0 {
+		each := c.Decisions != nil
+		b.bools(&each, &c.MayEnd, &c.Ended)
+		list(b, &c.Requests, 0, MaxRequests, (*Body).request)
+		if each && !b.writes {
 			c.Decisions = make([]stint.Decision, len(c.Requests))
 		}
-		c.MayEnd, c.Ended = flags&spendMayEnd != 0, flags&spendEnded != 0
-		if c.Ended && !c.MayEnd {
-			r.fail()
-		}
 	case OpEach:
-		c.Requests = r.requests(c.Requests)
-		c.Decisions = make([]stint.Decision, len(c.Requests))
-		c.Errs = make([]error, len(c.Requests))
-		for i, err := range r.zones {
-			c.Errs[i] = err
-		}
-		return r.End()
+		c.each(b)
 	case OpRefund:
-		c.Requests = r.requests(c.Requests)
-	case OpReserve:
-		c.Requests = append(c.Requests, r.request())
-	case OpWait:
-		c.Requests, c.Within = append(c.Requests, r.request()), time.Duration(r.Int())
-	case OpBucket, OpRelease:
-		c.Keys = []stint.Key{r.key()}
-	case OpBuckets:
-		c.Name = stint.Name(r.uint(math.MaxUint16))
-	case OpHold:
-		c.Keys, c.Until = []stint.Key{r.key()}, r.time()
+		list(b, &c.Requests, 0, MaxRequests, (*Body).request)
+	case OpReserve, OpWait:
+		list(b, &c.Requests, 1, 1, (*Body).request)
+		signed(b, &c.Within)
+	case OpBucket, OpRelease, OpHold:
+		list(b, &c.Keys, 1, 1, (*Body).key)
+		b.time(&c.Until)
 	case OpReset:
-		for range r.uint(MaxRequests) {
-			if c.Keys = append(c.Keys, r.key()); r.bad {
-				break
+		list(b, &c.Keys, 0, MaxRequests, (*Body).key)
+	case OpBuckets:
+		b.name(&c.Name)
+	case OpDelay, OpCancel:
+		signed(b, &c.ID)
+	case OpOffer, OpDeclare:
+		b.names(&c.Names)
+	case OpNumber:
+		b.text(&c.Label, MaxLabel)
+	}
+}
+
+// each writes the requests of OpEach that have no error, or reads them.
+func (c *Call) each(b *Body) {
+	if b.writes {
+		n := uint64(0)
+		for _, err := range c.Errs {
+			if err == nil {
+				n++
 			}
 		}
-	case OpDelay, OpCancel:
-		c.ID = r.Int()
-	case OpOffer, OpDeclare:
-		c.Names = r.Names()
-	case OpNumber:
-		c.Label = string(r.bytes(MaxLabel))
-	case OpNames, OpFlush, OpStats, OpHealth, OpSnapshot, OpHeld:
-	default:
+		unsigned(b, &n, MaxRequests)
+		for i := range c.Requests {
+			if c.Errs[i] == nil {
+				b.request(&c.Requests[i])
+			}
+		}
+		return
+	}
+	list(b, &c.Requests, 0, MaxRequests, func(b *Body, q *stint.Request) {
+		b.request(q)
+		c.Errs = append(c.Errs, b.zone)
+		b.zone = nil
+	})
+	c.Decisions = make([]stint.Decision, len(c.Requests))
+}
+
+// Read reads a call. It uses the space for requests that an earlier call has left
+// in c.
+func (c *Call) Read(o Op, b *Body) error {
+	*c = Call{Op: o, Requests: c.Requests[:0]}
+	if o < OpSpend || o >= OpNow {
 		return fmt.Errorf("%w: op %d", ErrMessage, o)
 	}
-	c.Wrong = r.zone
-	return r.End()
+	c.Arguments(b)
+	c.Wrong = b.zone
+	return b.End()
 }
 
-// AppendAnswer appends the answer to the call, without the error. The lists of
-// OpBuckets, OpHeld and OpNames, and Stats, are left out, because they are sent in
-// parts.
-func (c *Call) AppendAnswer(b []byte) []byte {
+// Answer writes or reads the answer to the call, without the error. WriteLong writes
+// the long ones.
+func (c *Call) Answer(b *Body) {
 	switch c.Op {
-	case OpSpend:
-		b = appendDecision(b, &c.Decision, c.Requests)
+	case OpSpend, OpRefund:
+		b.decision(&c.Decision, c.Requests)
 		for i := range c.Decisions {
-			b = appendDecision(b, &c.Decisions[i], c.Requests[i:i+1])
-		}
-	case OpEach:
-		for i := range c.Decisions {
-			if b = AppendError(b, c.Errs[i]); c.Errs[i] == nil {
-				b = appendDecision(b, &c.Decisions[i], c.Requests[i:i+1])
-			}
-		}
-	case OpRefund:
-		b = appendDecision(b, &c.Decision, c.Requests)
-	case OpHold, OpWait:
-		b = appendTime(b, c.Time)
-	case OpBucket:
-		b = AppendBucket(b, c.Bucket)
-	case OpReserve:
-		b = binary.AppendVarint(binary.AppendVarint(b, c.ID), int64(c.Delay))
-	case OpDelay:
-		b = binary.AppendVarint(b, int64(c.Delay))
-	case OpNumber:
-		b = binary.AppendUvarint(b, uint64(c.Name))
-	case OpSnapshot:
-		b = binary.AppendVarint(b, c.Size)
-	}
-	return b
-}
-
-// ReadAnswer reads what AppendAnswer has appended, and the parts.
-func (c *Call) ReadAnswer(r *Body) error {
-	switch c.Op {
-	case OpSpend:
-		c.Decision = r.decision(c.Requests)
-		for i := range c.Decisions {
-			c.Decisions[i] = r.decision(c.Requests[i : i+1])
+			b.decision(&c.Decisions[i], c.Requests[i:i+1])
 		}
 	case OpEach:
 		for i := range c.Requests {
-			c.Decisions[i] = stint.Decision{}
-			if c.Errs[i] != nil {
+			if !b.writes && c.Errs[i] != nil { // it was not sent
+				c.Decisions[i] = stint.Decision{}
 				continue
 			}
-			if c.Errs[i] = r.Error(); c.Errs[i] == nil {
-				c.Decisions[i] = r.decision(c.Requests[i : i+1])
+			if b.Error(&c.Errs[i]); c.Errs[i] == nil {
+				b.decision(&c.Decisions[i], c.Requests[i:i+1])
 			}
 		}
-	case OpRefund:
-		c.Decision = r.decision(c.Requests)
 	case OpHold, OpWait:
-		c.Time = r.time()
+		b.time(&c.Time)
 	case OpBucket:
-		k := r.bucket()
-		c.Bucket = &k
+		if !b.writes {
+			c.Bucket = new(stint.Bucket)
+		}
+		b.bucket(c.Bucket)
+	case OpReserve, OpDelay:
+		signed(b, &c.ID)
+		signed(b, &c.Delay)
+	case OpNumber:
+		b.name(&c.Name)
+	case OpSnapshot:
+		signed(b, &c.Size)
+	default:
+		if !b.writes {
+			c.readLong(b)
+		}
+	}
+}
+
+// ReadAnswer reads an answer. The parts of a long one are put together.
+func (c *Call) ReadAnswer(b *Body) error {
+	c.Answer(b)
+	return b.End()
+}
+
+// WriteLong writes to w an answer that may be too long for a frame.
+func (c *Call) WriteLong(w io.Writer) error {
+	b := Body{writes: true}
+	write := func(more int) (err error) {
+		if len(b.b) > more {
+			_, err = w.Write(b.b)
+			b.b = b.b[:0]
+		}
+		return err
+	}
+	switch c.Op {
+	case OpStats: // long with many Names
+		b.stats(c.Stats)
+	case OpNames:
+		b.names(&c.Names)
+	case OpHeld:
+		for h := range c.Held {
+			b.held(&h)
+			if err := write(PartSize); err != nil {
+				return err
+			}
+		}
 	case OpBuckets:
-		all := list(r, (*Body).bucket)
+		for k, err := range c.Buckets {
+			if err == nil {
+				b.bucket(&k)
+				err = write(PartSize)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return write(0)
+}
+
+// readLong reads what WriteLong has written.
+func (c *Call) readLong(b *Body) {
+	switch c.Op {
+	case OpStats:
+		c.Stats = new(stint.Stats)
+		b.stats(c.Stats)
+	case OpNames:
+		b.names(&c.Names)
+	case OpHeld:
+		c.Held = slices.Values(rest(b, (*Body).held))
+	case OpBuckets:
+		all := rest(b, (*Body).bucket)
 		c.Buckets = func(yield func(stint.Bucket, error) bool) {
 			for _, k := range all {
 				if !yield(k, nil) {
@@ -288,64 +266,39 @@ func (c *Call) ReadAnswer(r *Body) error {
 				}
 			}
 		}
-	case OpHeld:
-		c.Held = slices.Values(list(r, (*Body).held))
-	case OpReserve:
-		c.ID, c.Delay = r.Int(), time.Duration(r.Int())
-	case OpDelay:
-		c.Delay = time.Duration(r.Int())
-	case OpNames:
-		c.Names = r.Names()
-	case OpNumber:
-		c.Name = stint.Name(r.uint(math.MaxUint16))
-	case OpSnapshot:
-		c.Size = r.Int()
-	case OpStats:
-		st, ok := readStats(r.b)
-		if c.Stats = &st; !ok {
-			r.fail()
-		}
-		r.b = nil
 	}
-	return r.End()
 }
 
-func list[T any](r *Body, read func(*Body) T) (all []T) {
-	for len(r.b) > 0 {
-		all = append(all, read(r))
+func rest[T any](b *Body, item func(*Body, *T)) (all []T) {
+	for len(b.b) > 0 {
+		all = append(all, *new(T))
+		item(b, &all[len(all)-1])
 	}
 	return all
 }
 
-// wireStats are Stats whose errors are as AppendError appends them.
-type wireStats struct {
-	stint.Stats
-	FlushErr, CommitErr, FileErr []byte
-}
-
-// AppendStats appends Stats.
-func AppendStats(b []byte, st *stint.Stats) []byte {
-	take := func(err *error) (b []byte) {
-		if *err != nil {
-			b, *err = AppendError(nil, *err), nil
+// stats writes or reads Stats as JSON, with their errors as Error writes them.
+func (b *Body) stats(st *stint.Stats) {
+	var s struct {
+		stint.Stats
+		Errs [3][]byte
+	}
+	s.Stats = *st
+	errs := []*error{&s.Flush.Err, &s.Commit.Err, &s.File.Err}
+	if b.writes {
+		for i, err := range errs {
+			s.Errs[i] = Append(nil, func(b *Body) { b.Error(err) })
+			*err = nil
 		}
-		return b
+		text, _ := json.Marshal(&s) // it has numbers, times and bytes
+		b.Raw(text)
+		return
 	}
-	w := wireStats{Stats: *st}
-	w.FlushErr, w.CommitErr, w.FileErr = take(&w.Flush.Err), take(&w.Commit.Err), take(&w.File.Err)
-	text, _ := json.Marshal(w) // it has numbers, times and bytes
-	return append(b, text...)
-}
-
-func readStats(b []byte) (stint.Stats, bool) {
-	var w wireStats
-	if json.Unmarshal(b, &w) != nil {
-		return stint.Stats{}, false
+	if json.Unmarshal(b.b, &s) != nil {
+		b.fail()
 	}
-	for err, b := range map[*error][]byte{&w.Flush.Err: w.FlushErr, &w.Commit.Err: w.CommitErr, &w.File.Err: w.FileErr} {
-		if len(b) > 0 {
-			*err = NewBody(b).Error()
-		}
+	for i, err := range errs {
+		NewBody(s.Errs[i]).Error(err)
 	}
-	return w.Stats, true
+	*st, b.b = s.Stats, nil
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 
 	"github.com/stint-go/stint"
@@ -21,7 +20,7 @@ var (
 var ErrNotDone = errors.New("hostlimit: the owner is closing")
 
 // kinds are the errors that keep their identity on the way to a guest, in the
-// order of their bits in the protocol.
+// order of their bits in the protocol, after that of any error.
 var kinds = [...]error{
 	ErrNotDone, stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost,
 	stint.ErrCostOverBurst, stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, errors.ErrUnsupported,
@@ -29,32 +28,11 @@ var kinds = [...]error{
 	stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner, ErrNoAnswer, ErrZone,
 }
 
-const kindConfig = 1 << len(kinds)
+const kindConfig = 2 << len(kinds)
 
 // maxErrorText is the largest number of bytes of an error's text. The errors of
 // MaxRequests requests fit into a frame.
 const maxErrorText = 900
-
-// AppendError appends an error, or nil.
-func AppendError(b []byte, err error) []byte {
-	if err == nil {
-		return append(b, 0)
-	}
-	bits := uint64(0)
-	for i, kind := range kinds {
-		if errors.Is(err, kind) {
-			bits |= 1 << i
-		}
-	}
-	if config := (*stint.ConfigError)(nil); errors.As(err, &config) {
-		bits |= kindConfig
-	}
-	text := err.Error()
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText-3] + "..."
-	}
-	return appendBytes(binary.AppendUvarint(append(b, 1), bits), text)
-}
 
 // remoteError is an error of the owner.
 type remoteError struct {
@@ -65,26 +43,41 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.text }
 func (e *remoteError) Unwrap() []error { return e.kinds }
 
-// Error reads an error, or nil. A malformed one is ErrMessage.
-func (r *Body) Error() error {
-	if !r.bool() {
-		if r.bad {
-			return ErrMessage
+// Error writes or reads an error, or nil. A malformed one is ErrMessage.
+func (b *Body) Error(err *error) {
+	bits, text := uint64(0), ""
+	if b.writes && *err != nil {
+		bits, text = 1, (*err).Error()
+		for i, kind := range kinds {
+			if errors.Is(*err, kind) {
+				bits |= 2 << i
+			}
 		}
-		return nil
-	}
-	bits := r.uint(1<<(len(kinds)+1) - 1)
-	e := &remoteError{text: string(r.bytes(maxErrorText))}
-	for i, kind := range kinds {
-		if bits&(1<<i) != 0 {
-			e.kinds = append(e.kinds, kind)
+		if config := (*stint.ConfigError)(nil); errors.As(*err, &config) {
+			bits |= kindConfig
+		}
+		if len(text) > maxErrorText {
+			text = text[:maxErrorText-3] + "..."
 		}
 	}
-	if bits&kindConfig != 0 {
-		e.kinds = append(e.kinds, &stint.ConfigError{Err: errors.New(e.text)})
+	if unsigned(b, &bits, 2*kindConfig-1); bits != 0 {
+		b.text(&text, maxErrorText)
 	}
-	if r.bad {
-		return ErrMessage
+	if b.writes {
+		return
 	}
-	return e
+	if *err = nil; b.bad {
+		*err = ErrMessage
+	} else if bits != 0 {
+		e := &remoteError{text: text}
+		for i, kind := range kinds {
+			if bits&(2<<i) != 0 {
+				e.kinds = append(e.kinds, kind)
+			}
+		}
+		if bits&kindConfig != 0 {
+			e.kinds = append(e.kinds, &stint.ConfigError{Err: errors.New(text)})
+		}
+		*err = e
+	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 8
+	version   = 9
 	magic     = "stint\x00"
 	headerLen = 9
 
@@ -70,24 +70,31 @@ var ErrMessage = errors.New("hostlimit: malformed message")
 // ErrTooLong says that a message is too long for a frame. It was not sent.
 var ErrTooLong = errors.New("hostlimit: the message is too long")
 
-// AppendFrame appends a frame whose body f appends. f may be nil. After
-// ErrTooLong it has appended nothing.
-func AppendFrame(b []byte, o Op, id uint32, f func([]byte) []byte) ([]byte, error) {
-	begin := len(b)
-	b = append(b, 0, 0, 0, 0, byte(o))
-	b = binary.BigEndian.AppendUint32(b, id)
-	if f != nil {
-		b = f(b)
-	}
-	n := len(b) - begin - 4
-	if n > MaxFrame {
-		return b[:begin], fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLong, n, MaxFrame)
-	}
-	binary.BigEndian.PutUint32(b[begin:], uint32(n))
-	return b, nil
+// AppendFrame appends a frame whose body f writes. f may be nil. After ErrTooLong
+// it has appended nothing.
+func AppendFrame(b []byte, o Op, id uint32, f func(*Body)) ([]byte, error) {
+	w := Body{b: b, writes: true}
+	err := w.frame(o, id, f)
+	return w.b, err
 }
 
-// Frame is a frame that was received. Its body is valid until the next one is.
+func (b *Body) frame(o Op, id uint32, f func(*Body)) error {
+	begin := len(b.b)
+	b.b = append(b.b, 0, 0, 0, 0, byte(o))
+	b.b = binary.BigEndian.AppendUint32(b.b, id)
+	if f != nil {
+		f(b)
+	}
+	n := len(b.b) - begin - 4
+	if n > MaxFrame {
+		b.b = b.b[:begin]
+		return fmt.Errorf("%w: %d bytes, want at most %d", ErrTooLong, n, MaxFrame)
+	}
+	binary.BigEndian.PutUint32(b.b[begin:], uint32(n))
+	return nil
+}
+
+// Frame is a frame that was received. It is valid until the next one is.
 type Frame struct {
 	Op   Op
 	ID   uint32
@@ -96,9 +103,10 @@ type Frame struct {
 
 // Reader reads frames from a connection.
 type Reader struct {
-	nc  net.Conn
-	r   *bufio.Reader
-	buf []byte
+	nc    net.Conn
+	r     *bufio.Reader
+	buf   []byte
+	frame Frame
 }
 
 // NewReader returns a Reader of nc.
@@ -117,40 +125,43 @@ func (f *Reader) Buffered() bool {
 
 // Next returns the next frame. Once its first byte has come, the frame must end
 // within FrameTime.
-func (f *Reader) Next() (Frame, error) {
+func (f *Reader) Next() (*Frame, error) {
 	if f.r.Buffered() == 0 {
 		if _, err := f.r.Peek(1); err != nil {
-			return Frame{}, err
+			return nil, err
 		}
 	}
 	if !f.Buffered() {
 		f.nc.SetReadDeadline(time.Now().Add(FrameTime))
 		defer f.nc.SetReadDeadline(time.Time{})
 	}
-	var head [headerLen]byte
-	if _, err := io.ReadFull(f.r, head[:4]); err != nil {
-		return Frame{}, err
+	head, err := f.r.Peek(4)
+	if err != nil {
+		return nil, err
 	}
-	n := binary.BigEndian.Uint32(head[:])
+	n := int(binary.BigEndian.Uint32(head))
 	if n < headerLen-4 || n > MaxFrame {
-		return Frame{}, fmt.Errorf("%w: a frame of %d bytes, want %d to %d", ErrMessage, n, headerLen-4, MaxFrame)
+		return nil, fmt.Errorf("%w: a frame of %d bytes, want %d to %d", ErrMessage, n, headerLen-4, MaxFrame)
 	}
-	if _, err := io.ReadFull(f.r, head[4:]); err != nil {
-		return Frame{}, err
+	if head, err = f.r.Peek(headerLen); err != nil {
+		return nil, err
 	}
+	f.frame = Frame{Op: Op(head[4]), ID: binary.BigEndian.Uint32(head[5:])}
+	f.r.Discard(headerLen)
 	n -= headerLen - 4
 	var b []byte
-	if int(n) <= f.r.Buffered() {
-		b, _ = f.r.Peek(int(n))
-		f.r.Discard(int(n))
+	if n <= f.r.Buffered() {
+		b, _ = f.r.Peek(n)
+		f.r.Discard(n)
 	} else {
-		if cap(f.buf) < int(n) {
+		if cap(f.buf) < n {
 			f.buf = make([]byte, n)
 		}
 		b = f.buf[:n]
 		if _, err := io.ReadFull(f.r, b); err != nil {
-			return Frame{}, err
+			return nil, err
 		}
 	}
-	return Frame{Op(head[4]), binary.BigEndian.Uint32(head[5:]), Body{b: b}}, nil
+	f.frame.Body.b = b
+	return &f.frame, nil
 }

@@ -23,33 +23,35 @@ func Split(names stint.Names) (parts []stint.Names) {
 	return parts
 }
 
-// AppendNames appends names: what Declare needs to know of them.
-func AppendNames(b []byte, names stint.Names) []byte {
-	b = binary.AppendUvarint(b, uint64(len(names)))
-	for name, spec := range names {
-		b = appendBool(binary.AppendUvarint(b, uint64(name)), spec.ID == stint.Shared)
-		b = appendBytes(b, spec.Label)
-		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(spec.Parent)), uint64(spec.Floor))
-	}
-	return b
-}
-
-// Names reads names.
-func (r *Body) Names() stint.Names {
-	number := func() stint.Name { return stint.Name(r.uint(math.MaxUint16)) }
-	names := make(stint.Names)
-	for range r.uint(math.MaxUint16) {
-		name, shared := number(), r.bool()
-		spec := stint.NameSpec{Label: string(r.bytes(MaxLabel)), Parent: number(), Floor: number()}
-		if shared {
+// names writes or reads what Declare needs to know of Names.
+func (b *Body) names(names *stint.Names) {
+	one := func(name stint.Name, spec stint.NameSpec) (stint.Name, stint.NameSpec) {
+		shared := spec.ID == stint.Shared
+		b.name(&name)
+		b.bools(&shared)
+		b.text(&spec.Label, MaxLabel)
+		b.name(&spec.Parent)
+		if b.name(&spec.Floor); shared {
 			spec.ID = stint.Shared
 		}
-		if r.bad {
-			return nil
-		}
-		names[name] = spec
+		return name, spec
 	}
-	return names
+	n := uint64(len(*names))
+	unsigned(b, &n, math.MaxUint16)
+	if b.writes {
+		for name, spec := range *names {
+			one(name, spec)
+		}
+		return
+	}
+	*names = make(stint.Names)
+	for range n {
+		name, spec := one(0, stint.NameSpec{})
+		if b.bad {
+			return
+		}
+		(*names)[name] = spec
+	}
 }
 
 // Mismatch returns ErrNameMismatch if names disagree with ours.
@@ -78,12 +80,12 @@ func Mismatch(names, ours stint.Names) error {
 	return nil
 }
 
-// AppendHello appends the hello of a guest.
-func AppendHello(b []byte) []byte { return append(append(b, magic...), version) }
+// WriteHello writes the hello of a guest.
+func WriteHello(b *Body) { b.Raw(append([]byte(magic), version)) }
 
 // Hello reads a hello. After another version the error is ErrRefused.
-func (r *Body) Hello() error {
-	rest, ok := bytes.CutPrefix(r.b, []byte(magic))
+func (b *Body) Hello() error {
+	rest, ok := bytes.CutPrefix(b.b, []byte(magic))
 	switch {
 	case !ok || len(rest) == 0:
 	case rest[0] != version:
@@ -105,32 +107,20 @@ type Welcome struct {
 	Asked time.Duration // the guest's time in its ping; 0 if there was none
 }
 
-// AppendWelcome appends the owner's answer to a hello or a ping.
-func AppendWelcome(b []byte, w Welcome) []byte {
-	b = binary.AppendVarint(append(b, 0), int64(w.PID)) // no error
-	b = appendTime(b, w.Now)
-	b = binary.AppendUvarint(binary.AppendUvarint(b, w.File.Device), w.File.Inode)
-	return binary.AppendVarint(b, int64(w.Asked))
-}
-
-// Welcome reads the answer to a hello or a ping. The error may be the owner's.
-func (r *Body) Welcome() (w Welcome, err error) {
-	if err := r.Error(); err != nil {
-		return w, err
+// Welcome writes or reads the owner's answer to a hello or a ping. The error may be
+// the owner's.
+func (b *Body) Welcome(w *Welcome) (err error) {
+	if b.Error(&err); err != nil {
+		return err
 	}
-	w.PID = int(r.Int())
-	w.Now = r.time()
-	w.File = FileID{r.uint(math.MaxUint64), r.uint(math.MaxUint64)}
-	w.Asked = time.Duration(r.Int())
-	return w, r.End()
+	signed(b, &w.PID)
+	b.time(&w.Now)
+	unsigned(b, &w.File.Device, math.MaxUint64)
+	unsigned(b, &w.File.Inode, math.MaxUint64)
+	signed(b, &w.Asked)
+	return b.End()
 }
 
-// AppendPing appends a question for the owner's time. The answer repeats asked,
-// the time by the guest's own clock.
-func AppendPing(b []byte, asked time.Duration) []byte { return binary.AppendVarint(b, int64(asked)) }
-
-// Ping reads what AppendPing has appended.
-func (r *Body) Ping() (asked time.Duration, err error) {
-	asked = time.Duration(r.Int())
-	return asked, r.End()
-}
+// Ping writes or reads a question for the owner's time: the time by the guest's own
+// clock, which the answer repeats.
+func (b *Body) Ping(asked *time.Duration) { signed(b, asked) }

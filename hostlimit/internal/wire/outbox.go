@@ -12,27 +12,28 @@ import (
 type Outbox struct {
 	nc net.Conn
 
-	mu         sync.Mutex
-	sent       sync.Cond // signalled after each write
-	buf, spare []byte
-	writing    bool
-	err        error
+	mu      sync.Mutex
+	sent    sync.Cond // signalled after each write
+	buf     Body      // of frames that wait
+	spare   []byte
+	writing bool
+	err     error
 
 	deadline time.Time // of writes
 }
 
 // NewOutbox returns an Outbox of nc.
 func NewOutbox(nc net.Conn) *Outbox {
-	o := &Outbox{nc: nc}
+	o := &Outbox{nc: nc, buf: Body{writes: true}}
 	o.sent.L = &o.mu
 	return o
 }
 
-// Send sends a frame whose body f appends. If another goroutine writes, that one
+// Send sends a frame whose body f writes. If another goroutine writes, that one
 // writes this frame too. Send waits while the other side has much to read. The
 // error is ErrTooLong, or says that the connection is over; the frame was not
 // sent.
-func (o *Outbox) Send(p Op, id uint32, f func([]byte) []byte) error {
+func (o *Outbox) Send(p Op, id uint32, f func(*Body)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err := o.addLocked(p, id, f)
@@ -42,7 +43,7 @@ func (o *Outbox) Send(p Op, id uint32, f func([]byte) []byte) error {
 
 // SendSoon is Send, but lets other goroutines that are about to send frames go
 // first, so that one system call writes all of them.
-func (o *Outbox) SendSoon(p Op, id uint32, f func([]byte) []byte) error {
+func (o *Outbox) SendSoon(p Op, id uint32, f func(*Body)) error {
 	err := o.Add(p, id, f)
 	runtime.Gosched()
 	o.Flush()
@@ -50,7 +51,7 @@ func (o *Outbox) SendSoon(p Op, id uint32, f func([]byte) []byte) error {
 }
 
 // Add is Send, but leaves the frame to the next Send or Flush.
-func (o *Outbox) Add(p Op, id uint32, f func([]byte) []byte) error {
+func (o *Outbox) Add(p Op, id uint32, f func(*Body)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.addLocked(p, id, f)
@@ -63,8 +64,8 @@ func (o *Outbox) Flush() {
 	o.flushLocked()
 }
 
-func (o *Outbox) addLocked(p Op, id uint32, f func([]byte) []byte) (err error) {
-	for o.err == nil && len(o.buf) > MaxFrame {
+func (o *Outbox) addLocked(p Op, id uint32, f func(*Body)) error {
+	for o.err == nil && len(o.buf.b) > MaxFrame {
 		if !o.writing {
 			o.flushLocked()
 			continue
@@ -74,18 +75,17 @@ func (o *Outbox) addLocked(p Op, id uint32, f func([]byte) []byte) (err error) {
 	if o.err != nil {
 		return o.err
 	}
-	o.buf, err = AppendFrame(o.buf, p, id, f)
-	return err
+	return o.buf.frame(p, id, f)
 }
 
 func (o *Outbox) flushLocked() {
-	if o.writing || len(o.buf) == 0 {
+	if o.writing || len(o.buf.b) == 0 {
 		return
 	}
 	o.writing = true
-	for len(o.buf) > 0 && o.err == nil {
-		b := o.buf
-		o.buf = o.spare[:0]
+	for len(o.buf.b) > 0 && o.err == nil {
+		b := o.buf.b
+		o.buf.b = o.spare[:0]
 		o.mu.Unlock()
 		_, err := o.write(b)
 		o.mu.Lock()
@@ -114,7 +114,7 @@ func (o *Outbox) write(b []byte) (int, error) {
 func (o *Outbox) Unsent() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.buf)
+	return len(o.buf.b)
 }
 
 // Close ends the connection. Later calls of Send return err.
@@ -127,7 +127,7 @@ func (o *Outbox) Close(err error) {
 func (o *Outbox) closeLocked(err error) {
 	if o.err == nil {
 		o.err = err
-		o.buf = nil
+		o.buf.b = nil
 		o.nc.Close()
 		o.sent.Broadcast()
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,92 +25,104 @@ const (
 	maxLimit = 200 // bytes of a limit's text
 )
 
-// Body reads the body of a frame. After a malformed value all reads return zero.
+// Body is the body of a frame, which is written or read. The method of a value does
+// both, so that there is one list of what a message has: it appends what the variable
+// has, or sets the variable, which is zero before that. After a malformed value all
+// others are read as zero.
 type Body struct {
-	b   []byte
-	bad bool
-
-	zone  error         // of a limit: ErrZone
-	zones map[int]error // the same by request
+	b      []byte // what was written, or was not read yet
+	writes bool
+	bad    bool
+	zone   error // of the last limit that could not be read: ErrZone
 }
 
 // NewBody returns a Body that reads b.
 func NewBody(b []byte) *Body { return &Body{b: b} }
 
-func (r *Body) fail() { r.b, r.bad = nil, true }
+// Append appends what f writes.
+func Append(b []byte, f func(*Body)) []byte {
+	w := Body{b: b, writes: true}
+	f(&w)
+	return w.b
+}
+
+func (b *Body) fail() { b.b, b.bad = nil, true }
 
 // Rest returns what was not read.
-func (r *Body) Rest() []byte { return r.b }
-
-// Byte reads a byte.
-func (r *Body) Byte() byte {
-	if len(r.b) == 0 {
-		r.fail()
-		return 0
-	}
-	c := r.b[0]
-	r.b = r.b[1:]
-	return c
-}
-
-// Int reads a number.
-func (r *Body) Int() int64 {
-	n, size := binary.Varint(r.b)
-	if size <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[size:]
-	return n
-}
-
-// uint reads a number up to most.
-func (r *Body) uint(most uint64) uint64 {
-	n, size := binary.Uvarint(r.b)
-	if size <= 0 || n > most {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[size:]
-	return n
-}
-
-func (r *Body) bytes(most uint64) []byte {
-	n := r.uint(most)
-	if uint64(len(r.b)) < n {
-		r.fail()
-		return nil
-	}
-	s := r.b[:n]
-	r.b = r.b[n:]
-	return s
-}
+func (b *Body) Rest() []byte { return b.b }
 
 // End returns ErrMessage if something was malformed or is left over.
-func (r *Body) End() error {
-	if r.bad || len(r.b) > 0 {
+func (b *Body) End() error {
+	if b.bad || !b.writes && len(b.b) > 0 {
 		return ErrMessage
 	}
 	return nil
 }
 
-func appendBytes[T string | []byte](b []byte, s T) []byte {
-	b = binary.AppendUvarint(b, uint64(len(s)))
-	return append(b, s...)
-}
-
-func appendBool(b []byte, is bool) []byte {
-	if is {
-		return append(b, 1)
+// signed writes or reads numbers.
+func signed[T ~int | ~int64](b *Body, all ...*T) {
+	for _, n := range all {
+		if b.writes {
+			b.b = binary.AppendVarint(b.b, int64(*n))
+			continue
+		}
+		v, size := binary.Varint(b.b)
+		if *n = T(v); size <= 0 {
+			b.fail()
+			continue
+		}
+		b.b = b.b[size:]
 	}
-	return append(b, 0)
 }
 
-func (r *Body) bool() bool { return r.uint(1) == 1 }
+// unsigned writes a number, or reads one up to most.
+func unsigned[T ~uint8 | ~uint16 | ~uint64](b *Body, n *T, most T) {
+	if b.writes {
+		b.b = binary.AppendUvarint(b.b, uint64(*n))
+		return
+	}
+	v, size := binary.Uvarint(b.b)
+	if size <= 0 || v > uint64(most) {
+		*n = 0
+		b.fail()
+		return
+	}
+	*n = T(v)
+	b.b = b.b[size:]
+}
 
-// appendTime appends a time, or the zero Time. Times outside the range of the
+func (b *Body) bools(all ...*bool) {
+	for _, is := range all {
+		bit := uint8(0)
+		if *is {
+			bit = 1
+		}
+		if unsigned(b, &bit, 1); !b.writes {
+			*is = bit == 1
+		}
+	}
+}
+
+// text writes a text, or reads one of at most so many bytes.
+func (b *Body) text(s *string, most uint64) {
+	n := uint64(len(*s))
+	unsigned(b, &n, most)
+	switch {
+	case b.writes:
+		b.b = append(b.b, *s...)
+	case uint64(len(b.b)) < n:
+		b.fail()
+	default:
+		*s, b.b = string(b.b[:n]), b.b[n:]
+	}
+}
+
+// Raw writes bytes as they are.
+func (b *Body) Raw(p []byte) { b.b = append(b.b, p...) }
+
+// time writes or reads a time, or the zero Time. Times outside the range of the
 // clock count as its ends.
-func appendTime(b []byte, t time.Time) []byte {
+func (b *Body) time(t *time.Time) {
 	at := int64(0)
 	switch year := t.Year(); { // UnixNano overflows before 1678 and after 2262
 	case t.IsZero():
@@ -122,83 +133,106 @@ func appendTime(b []byte, t time.Time) []byte {
 	default:
 		at = max(1, t.UnixNano())
 	}
-	return binary.AppendVarint(b, at)
-}
-
-func (r *Body) time() time.Time {
-	if at := r.Int(); at != 0 {
-		return time.Unix(0, at)
+	if signed(b, &at); !b.writes && at != 0 {
+		*t = time.Unix(0, at)
 	}
-	return time.Time{}
 }
 
-func appendKey(b []byte, key stint.Key) []byte {
-	b = binary.AppendUvarint(b, uint64(key.Name))
-	return appendBytes(b, key.ID)
+func (b *Body) name(name *stint.Name) { unsigned(b, name, math.MaxUint16) }
+
+func (b *Body) key(key *stint.Key) {
+	b.name(&key.Name)
+	b.text(&key.ID, MaxID)
 }
 
-func (r *Body) key() stint.Key {
-	name := r.uint(math.MaxUint16)
-	return stint.Key{Name: stint.Name(name), ID: string(r.bytes(MaxID))}
+// list writes items, or reads from least to most of them.
+func list[T any](b *Body, all *[]T, least, most uint64, item func(*Body, *T)) {
+	n := uint64(len(*all))
+	if unsigned(b, &n, most); !b.writes {
+		*all = (*all)[:0]
+	}
+	if n < least {
+		b.fail()
+	}
+	for i := range n {
+		if b.bad {
+			return
+		}
+		if !b.writes {
+			*all = append(*all, *new(T))
+		}
+		item(b, &(*all)[i])
+	}
 }
 
 // A limit begins with its form.
 const (
-	formNumbers = iota
+	formNone = iota // the zero Limit: nothing else follows
+	formNumbers
 	formUnlimited
 	formBlocked
 	formCalendar // the text and the fingerprint of the periods come last
 )
 
-func appendLimit(b []byte, l stint.Limit) []byte {
-	form := byte(formNumbers)
+func formOf(l *stint.Limit) uint8 {
 	switch {
+	case *l == (stint.Limit{}):
+		return formNone
 	case l.IsUnlimited():
-		form = formUnlimited
+		return formUnlimited
 	case l.IsBlocked():
-		form = formBlocked
+		return formBlocked
 	case l.FollowsCalendar():
-		form = formCalendar
+		return formCalendar
 	}
-	b = append(b, form, byte(l.Durability))
-	b = binary.AppendVarint(b, l.Burst)
-	b = binary.AppendVarint(b, l.Count)
-	b = binary.AppendVarint(b, int64(l.Period))
-	b = binary.AppendVarint(b, l.Queue)
-	if form == formCalendar {
-		b = binary.AppendUvarint(appendBytes(b, l.String()), fingerprint(l))
-	}
-	return b
+	return formNumbers
 }
 
-// limit reads a limit. A quota whose zone this process does not have, or has
-// with other clocks, is not a valid limit, and the call is ErrZone.
-func (r *Body) limit() (l stint.Limit) {
-	form := r.Byte()
-	switch form {
-	case formUnlimited:
-		l = stint.Unlimited
-	case formBlocked:
-		l = stint.Blocked
+// limit writes or reads a limit. A quota whose zone this process does not have, or
+// has with other clocks, is not a valid limit, and the call is ErrZone.
+func (b *Body) limit(l *stint.Limit) {
+	form := formOf(l)
+	unsigned(b, &form, formCalendar)
+	switch {
+	case form == formNone:
+		return
+	case b.writes:
+	case form == formUnlimited:
+		*l = stint.Unlimited
+	case form == formBlocked:
+		*l = stint.Blocked
 	}
-	l.Durability = stint.Durability(r.Byte())
-	l.Burst, l.Count, l.Period, l.Queue = r.Int(), r.Int(), time.Duration(r.Int()), r.Int()
-	if form != formCalendar {
-		return l
+	unsigned(b, &l.Durability, math.MaxUint8)
+	signed(b, &l.Burst, &l.Count, &l.Queue)
+	signed(b, &l.Period)
+	if form == formCalendar {
+		b.calendar(l)
 	}
-	text, print := string(r.bytes(maxLimit)), r.uint(math.MaxUint64)
+}
+
+// calendar writes the calendar of a quota, or reads it into the numbers of one.
+func (b *Body) calendar(l *stint.Limit) {
+	text, print := "", uint64(0)
+	if b.writes {
+		text, print = l.String(), fingerprint(*l)
+	}
+	b.text(&text, maxLimit)
+	unsigned(b, &print, math.MaxUint64)
+	if b.writes {
+		return
+	}
 	quota, err := calendars.parse(text)
 	if err == nil && fingerprint(quota) != print {
 		err = fmt.Errorf("the periods of %s differ", text)
 	}
 	if err != nil {
-		r.zone = fmt.Errorf("%w: %w", ErrZone, err)
-		return l
+		b.zone = fmt.Errorf("%w: %w", ErrZone, err)
+		return
 	}
 	// What the text does not have may be mistaken: then the owner reports it.
 	quota.Burst, quota.Count, quota.Period = l.Burst, l.Count, l.Period
 	quota.Queue, quota.Durability = l.Queue, l.Durability
-	return quota
+	*l = quota
 }
 
 // A process keeps each calendar that it has met, and other processes can name as
@@ -251,191 +285,60 @@ func fingerprint(l stint.Limit) uint64 {
 	return h.Sum64()
 }
 
-// The first byte of a request.
-const (
-	requestMode  = 3
-	requestLimit = 4 // a limit follows
-	requestSpent = 8 // the instant of the spend follows
-	requestBits  = 15
-)
-
-func appendRequest(b []byte, q *stint.Request) []byte {
-	flags := byte(q.Mode) & requestMode
-	if q.Limit != (stint.Limit{}) {
-		flags |= requestLimit
-	}
-	if !q.Spent.IsZero() {
-		flags |= requestSpent
-	}
-	b = appendKey(append(b, flags), q.Key)
-	b = binary.AppendVarint(b, q.Cost)
-	if flags&requestLimit != 0 {
-		b = appendLimit(b, q.Limit)
-	}
-	if flags&requestSpent != 0 {
-		b = appendTime(b, q.Spent)
-	}
-	return b
+func (b *Body) request(q *stint.Request) {
+	unsigned(b, &q.Mode, stint.UpTo)
+	b.key(&q.Key)
+	signed(b, &q.Cost)
+	b.limit(&q.Limit)
+	b.time(&q.Spent)
 }
 
-func (r *Body) request() (q stint.Request) {
-	flags := r.Byte()
-	q.Mode = stint.Mode(flags & requestMode)
-	q.Key = r.key()
-	q.Cost = r.Int()
-	if flags&requestLimit != 0 {
-		q.Limit = r.limit()
+// decision writes or reads the decision on one of the requests. Instead of the key
+// and the limit of a request it has the index of that, from 1.
+func (b *Body) decision(d *stint.Decision, reqs []stint.Request) {
+	index, given := uint64(0), false
+	if !b.writes {
+		*d = stint.Decision{}
 	}
-	if flags&requestSpent != 0 {
-		q.Spent = r.time()
-	}
-	if flags > requestBits || q.Mode > stint.UpTo {
-		r.fail()
-	}
-	return q
-}
-
-func appendRequests(b []byte, reqs []stint.Request) []byte {
-	b = binary.AppendUvarint(b, uint64(len(reqs)))
-	for i := range reqs {
-		b = appendRequest(b, &reqs[i])
-	}
-	return b
-}
-
-func (r *Body) requests(space []stint.Request) []stint.Request {
-	n := r.uint(MaxRequests)
-	if uint64(len(r.b)) < n { // each has some bytes
-		r.fail()
-		return nil
-	}
-	reqs := slices.Grow(space, int(n))
-	for i := range n {
-		if r.bad {
-			return nil
-		}
-		before := r.zone
-		if reqs = append(reqs, r.request()); r.zone != before {
-			if r.zones == nil {
-				r.zones = make(map[int]error)
-			}
-			r.zones[int(i)] = r.zone
-		}
-	}
-	return reqs
-}
-
-// The first byte of a decision.
-const (
-	decisionAllowed = 1
-	decisionIndex   = 2  // its key is that of a request: the index follows
-	decisionKey     = 4  // its key is another one, such as the total of a class: it follows
-	decisionGiven   = 8  // the request brought the limit
-	decisionLimit   = 16 // the limit follows
-	decisionTaken   = 32 // the number of tokens follows that the request took
-	decisionBits    = 63
-)
-
-// appendDecision appends the decision on one of the requests.
-func appendDecision(b []byte, d *stint.Decision, reqs []stint.Request) []byte {
-	flags, index := byte(0), -1
-	for i := range reqs {
+	for i := 0; b.writes && i < len(reqs) && index == 0; i++ {
 		if reqs[i].Key == d.Key {
-			flags, index = decisionIndex, i
-			break
+			index, given = uint64(i)+1, reqs[i].Limit == d.Limit
 		}
 	}
-	if index < 0 && d.Key != (stint.Key{}) {
-		flags = decisionKey
-	}
-	if d.Allowed {
-		flags |= decisionAllowed
+	unsigned(b, &index, uint64(len(reqs)))
+	b.bools(&d.Allowed, &given)
+	switch {
+	case index == 0:
+		b.key(&d.Key)
+	case !b.writes:
+		d.Key = reqs[index-1].Key
 	}
 	switch {
-	case d.Limit == (stint.Limit{}):
-	case index >= 0 && reqs[index].Limit == d.Limit:
-		flags |= decisionGiven
-	default:
-		flags |= decisionLimit
+	case index == 0 || !given:
+		b.limit(&d.Limit)
+	case !b.writes:
+		d.Limit = reqs[index-1].Limit
 	}
-	if d.Taken != 0 {
-		flags |= decisionTaken
-	}
-	b = append(b, flags)
-	switch {
-	case index >= 0:
-		b = binary.AppendUvarint(b, uint64(index))
-	case flags&decisionKey != 0:
-		b = appendKey(b, d.Key)
-	}
-	b = binary.AppendVarint(b, d.Remaining)
-	b = binary.AppendVarint(b, int64(d.RetryAfter))
-	b = binary.AppendVarint(b, int64(d.ResetAfter))
-	if flags&decisionLimit != 0 {
-		b = appendLimit(b, d.Limit)
-	}
-	if flags&decisionTaken != 0 {
-		b = binary.AppendVarint(b, d.Taken)
-	}
-	return b
-}
-
-func (r *Body) decision(reqs []stint.Request) (d stint.Decision) {
-	flags := r.Byte()
-	if flags > decisionBits {
-		r.fail()
-	}
-	d.Allowed = flags&decisionAllowed != 0
-	switch flags & (decisionIndex | decisionKey) {
-	case decisionIndex:
-		index := r.uint(MaxRequests)
-		if index >= uint64(len(reqs)) {
-			r.fail()
-			break
-		}
-		d.Key = reqs[index].Key
-		if flags&decisionGiven != 0 {
-			d.Limit = reqs[index].Limit
-		}
-	case decisionKey:
-		d.Key = r.key()
-	}
-	d.Remaining, d.RetryAfter, d.ResetAfter = r.Int(), time.Duration(r.Int()), time.Duration(r.Int())
-	if flags&decisionLimit != 0 {
-		d.Limit = r.limit()
-	}
-	if flags&decisionTaken != 0 {
-		d.Taken = r.Int()
-	}
+	signed(b, &d.Remaining, &d.Taken)
+	signed(b, &d.RetryAfter, &d.ResetAfter)
 	if d.Allowed && d.RetryAfter != 0 {
-		r.fail()
+		b.fail()
 	}
-	if r.bad {
-		return stint.Decision{} // which denies
+	if b.bad {
+		*d = stint.Decision{} // which denies
 	}
-	return d
 }
 
-// AppendBucket appends a bucket.
-func AppendBucket(b []byte, k *stint.Bucket) []byte {
-	b = appendLimit(appendKey(b, k.Key), k.Limit)
-	b = binary.AppendVarint(b, k.Remaining)
-	b = binary.AppendVarint(b, int64(k.ResetAfter))
-	return appendTime(b, k.HeldUntil)
+func (b *Body) bucket(k *stint.Bucket) {
+	b.key(&k.Key)
+	b.limit(&k.Limit)
+	signed(b, &k.Remaining)
+	signed(b, &k.ResetAfter)
+	b.time(&k.HeldUntil)
 }
 
-func (r *Body) bucket() (k stint.Bucket) {
-	k.Key, k.Limit = r.key(), r.limit()
-	k.Remaining, k.ResetAfter = r.Int(), time.Duration(r.Int())
-	k.HeldUntil = r.time()
-	return k
-}
-
-// AppendHeld appends a bucket that is held or has a queue.
-func AppendHeld(b []byte, h *stint.Held) []byte {
-	return binary.AppendVarint(appendTime(appendKey(b, h.Key), h.Until), int64(h.Waiting))
-}
-
-func (r *Body) held() stint.Held {
-	return stint.Held{Key: r.key(), Until: r.time(), Waiting: int(r.Int())}
+func (b *Body) held(h *stint.Held) {
+	b.key(&h.Key)
+	b.time(&h.Until)
+	signed(b, &h.Waiting)
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -61,26 +62,26 @@ func TestCall(t *testing.T) {
 		{Op: OpSnapshot, Size: 1 << 40},
 	} {
 		t.Run(fmt.Sprint(c.Op), func(t *testing.T) {
-			read, err := readCall(c.Op, NewBody(c.AppendArguments(nil)))
+			read, err := readCall(c.Op, NewBody(Append(nil, c.Arguments)))
 			require.NoError(t, err)
 			got := c
 			got.Decisions, got.Errs = make([]stint.Decision, len(c.Decisions)), slices.Clone(c.Errs)
 			if c.Decisions == nil {
 				got.Decisions = nil
 			}
-			require.NoError(t, got.ReadAnswer(NewBody(c.AppendAnswer(nil))))
+			require.NoError(t, got.ReadAnswer(NewBody(Append(nil, c.Answer))))
 			got.Buckets = nil
 			require.Equal(t, c, got)
-			require.Equal(t, c.AppendArguments(nil), read.AppendArguments(nil))
+			require.Equal(t, Append(nil, c.Arguments), Append(nil, read.Arguments))
 		})
 	}
 	t.Run("each", func(t *testing.T) {
 		c := Call{Op: OpEach, Requests: reqs, Decisions: make([]stint.Decision, 3), Errs: []error{nil, ErrZone, nil}}
-		read, err := readCall(OpEach, NewBody(c.AppendArguments(nil)))
+		read, err := readCall(OpEach, NewBody(Append(nil, c.Arguments)))
 		require.NoError(t, err)
 		require.Len(t, read.Requests, 2, "one has an error already")
 		read.Decisions, read.Errs[1] = ds[:2], stint.ErrFull
-		require.NoError(t, c.ReadAnswer(NewBody(read.AppendAnswer(nil))))
+		require.NoError(t, c.ReadAnswer(NewBody(Append(nil, read.Answer))))
 		require.Equal(t, []stint.Decision{ds[0], {}, {}}, c.Decisions)
 		require.Equal(t, ErrZone, c.Errs[1])
 		require.ErrorIs(t, c.Errs[2], stint.ErrFull)
@@ -88,8 +89,10 @@ func TestCall(t *testing.T) {
 	t.Run("stats", func(t *testing.T) {
 		st := stint.Stats{Limits: map[stint.Name]stint.LimitStats{3: {Allowed: 1}}, Resident: 4,
 			Flush: stint.SaveStats{Err: fmt.Errorf("flush: %w", stint.ErrGone)}, Saving: at.UTC()}
+		var long bytes.Buffer
+		require.NoError(t, (&Call{Op: OpStats, Stats: &st}).WriteLong(&long))
 		got := Call{Op: OpStats}
-		require.NoError(t, got.ReadAnswer(NewBody(AppendStats(nil, &st))))
+		require.NoError(t, got.ReadAnswer(NewBody(long.Bytes())))
 		require.EqualError(t, got.Stats.Flush.Err, st.Flush.Err.Error())
 		require.ErrorIs(t, got.Stats.Flush.Err, stint.ErrGone)
 		got.Stats.Flush.Err = st.Flush.Err
@@ -105,20 +108,22 @@ func TestCall(t *testing.T) {
 			l.Durability = stint.Leased
 			q := stint.Request{Key: one, Limit: l}
 			require.NoError(t, CheckRequest(&q))
-			r := NewBody(appendRequest(nil, &q))
-			require.Equal(t, q, r.request())
+			r := NewBody(Append(nil, func(b *Body) { b.request(&q) }))
+			var read stint.Request
+			r.request(&read)
+			require.Equal(t, q, read)
 			require.NoError(t, r.End())
 			require.NoError(t, r.zone)
 		}
 		require.Error(t, CheckRequest(&stint.Request{Limit: stint.EachDay(5, nil).StartingAt(25 * time.Hour)}))
-		none := strings.Replace(string((&Call{Op: OpEach, Requests: []stint.Request{
-			{Key: one, Limit: stint.EachDay(5, berlin)}, {Key: one}}}).AppendArguments(nil)), "Europe/Berlin", "Europe/Brelin", 1)
+		none := strings.Replace(string(Append(nil, (&Call{Op: OpEach, Errs: make([]error, 2), Requests: []stint.Request{
+			{Key: one, Limit: stint.EachDay(5, berlin)}, {Key: one}}}).Arguments)), "Europe/Berlin", "Europe/Brelin", 1)
 		strange, err := readCall(OpEach, NewBody([]byte(none)))
 		require.NoError(t, err)
 		require.ErrorIs(t, strange.Errs[0], ErrZone)
 		require.NoError(t, strange.Errs[1])
-		none = strings.Replace(string((&Call{Op: OpReserve, Requests: []stint.Request{
-			{Key: one, Limit: stint.EachDay(5, berlin)}}}).AppendArguments(nil)), "Europe/Berlin", "Asia/Tashkent", 1)
+		none = strings.Replace(string(Append(nil, (&Call{Op: OpReserve, Requests: []stint.Request{
+			{Key: one, Limit: stint.EachDay(5, berlin)}}}).Arguments)), "Europe/Berlin", "Asia/Tashkent", 1)
 		strange, err = readCall(OpReserve, NewBody([]byte(none)))
 		require.NoError(t, err)
 		require.ErrorIs(t, strange.Wrong, ErrZone)
@@ -130,11 +135,11 @@ func TestCall(t *testing.T) {
 			long.Requests[i] = stint.Request{Key: one, Cost: math.MinInt64, Limit: limit}
 		}
 		require.NoError(t, long.Check())
-		_, err := AppendFrame(nil, OpSpend, 1, long.AppendArguments)
+		_, err := AppendFrame(nil, OpSpend, 1, long.Arguments)
 		require.NoError(t, err, "what Check accepts fits into a frame")
 		long.Requests = append(long.Requests, stint.Request{})
 		require.ErrorIs(t, long.Check(), ErrTooLong)
-		b, err := AppendFrame([]byte("kept"), OpPart, 1, func(b []byte) []byte { return append(b, make([]byte, MaxFrame)...) })
+		b, err := AppendFrame([]byte("kept"), OpPart, 1, func(b *Body) { b.Raw(make([]byte, MaxFrame)) })
 		require.ErrorIs(t, err, ErrTooLong)
 		require.Equal(t, "kept", string(b))
 		require.ErrorIs(t, (&Call{Op: OpBucket, Keys: []stint.Key{{ID: one.ID + "x"}}}).Check(), stint.ErrInvalidID)
@@ -146,24 +151,32 @@ func TestCall(t *testing.T) {
 		}
 		parts := Split(names)
 		for _, part := range parts {
-			b, err := AppendFrame(nil, OpOffer, 0, func(b []byte) []byte { return AppendNames(b, part) })
+			b, err := AppendFrame(nil, OpOffer, 0, func(b *Body) { b.names(&part) })
 			require.NoError(t, err)
 			require.Less(t, len(b), 2*PartSize)
 			r := NewBody(b[headerLen:])
-			maps.Copy(got, r.Names())
+			var some stint.Names
+			r.names(&some)
 			require.NoError(t, r.End())
+			maps.Copy(got, some)
 		}
 		require.Equal(t, names, got)
 		require.Empty(t, Split(nil))
 	})
 }
 
+// crossed returns an error that was written and read, and what is left of the message.
+func crossed(err error) (left *Body, read error) {
+	left = NewBody(Append(nil, func(b *Body) { b.Error(&err) }))
+	left.Error(&read)
+	return left, read
+}
+
 // Each error that package stint or hostlimit exports is the same error after it
 // has crossed the socket.
 func TestErrors(t *testing.T) {
 	for _, kind := range kinds {
-		r := NewBody(AppendError(nil, errors.Join(kind, errors.New("more"))))
-		err := r.Error()
+		r, err := crossed(errors.Join(kind, errors.New("more")))
 		require.ErrorIs(t, err, kind)
 		require.ErrorContains(t, err, "more")
 		require.NoError(t, r.End())
@@ -171,10 +184,12 @@ func TestErrors(t *testing.T) {
 			require.Equal(t, other == kind, errors.Is(err, other))
 		}
 	}
-	require.NoError(t, NewBody(AppendError(nil, nil)).Error())
+	_, err := crossed(nil)
+	require.NoError(t, err)
 	config := (*stint.ConfigError)(nil)
-	require.ErrorAs(t, NewBody(AppendError(nil, stint.Limit{Burst: 1}.Validate())).Error(), &config)
-	long := NewBody(AppendError(nil, errors.New(strings.Repeat("x", 5000)))).Error()
+	_, err = crossed(stint.Limit{Burst: 1}.Validate())
+	require.ErrorAs(t, err, &config)
+	_, long := crossed(errors.New(strings.Repeat("x", 5000)))
 	require.Len(t, long.Error(), maxErrorText)
 
 	var exported []string
