@@ -221,7 +221,7 @@ func (b *Body) calendar(l *stint.Limit) {
 	if b.writes {
 		return
 	}
-	quota, err := calendars.parse(text)
+	quota, err := quotaOf(text)
 	if err == nil && fingerprint(quota) != print {
 		err = fmt.Errorf("the periods of %s differ", text)
 	}
@@ -229,7 +229,7 @@ func (b *Body) calendar(l *stint.Limit) {
 		b.zone = fmt.Errorf("%w: %w", ErrZone, err)
 		return
 	}
-	// What the text does not have may be mistaken: then the owner reports it.
+	// The numbers may be mistaken: then the owner reports it.
 	quota.Burst, quota.Count, quota.Period = l.Burst, l.Count, l.Period
 	quota.Queue, quota.Durability = l.Queue, l.Durability
 	*l = quota
@@ -240,28 +240,27 @@ func (b *Body) calendar(l *stint.Limit) {
 // them.
 const mostCalendars = 10_000
 
-// calendars has the calendars that other processes have sent.
-var calendars sentCalendars
+// quotas has a quota of each calendar that other processes have sent, by the calendar's
+// part of its text.
+var (
+	quotasMu sync.Mutex
+	quotas   = make(map[string]stint.Limit)
+)
 
-type sentCalendars struct {
-	mu   sync.Mutex
-	sent map[string]bool // by its part of the limit's text
-}
-
-// parse reads a quota that follows the calendar.
-func (s *sentCalendars) parse(text string) (stint.Limit, error) {
+// quotaOf returns a quota of the calendar of a quota with that text.
+func quotaOf(text string) (stint.Limit, error) {
 	_, calendar, _ := strings.Cut(text, "/")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.sent[calendar] && len(s.sent) >= mostCalendars {
+	quotasMu.Lock()
+	defer quotasMu.Unlock()
+	if quota, ok := quotas[calendar]; ok {
+		return quota, nil
+	}
+	if len(quotas) >= mostCalendars {
 		return stint.Limit{}, fmt.Errorf("%s is one of more than %d calendars", text, mostCalendars)
 	}
 	quota, err := stint.ParseLimit(text)
-	if err == nil && !s.sent[calendar] {
-		if s.sent == nil {
-			s.sent = make(map[string]bool)
-		}
-		s.sent[calendar] = true
+	if err == nil {
+		quotas[calendar] = quota
 	}
 	return quota, err
 }

@@ -247,21 +247,23 @@ func carriedNames(t *testing.T) (names []string) {
 
 // Another process cannot fill the memory of this one with calendars.
 func TestManyCalendars(t *testing.T) {
-	var s sentCalendars
+	met := quotas
+	defer func() { quotas = met }()
+	quotas = make(map[string]stint.Limit)
 	for i := range mostCalendars {
-		_, err := s.parse(fmt.Sprintf("5/day from %dns", 1+i))
+		_, err := quotaOf(fmt.Sprintf("5/day from %dns", 1+i))
 		require.NoError(t, err)
 	}
-	_, err := s.parse("5/day from 1s")
+	_, err := quotaOf("5/day from 1s")
 	require.ErrorContains(t, err, "5/day from 1s is one of more than 10000 calendars")
-	limit, err := s.parse("7/day from 1ns")
+	quota, err := quotaOf("7/day from 1ns")
 	require.NoError(t, err, "it is known")
-	require.Equal(t, stint.EachDay(7, nil).StartingAt(1), limit)
+	require.Equal(t, stint.EachDay(5, nil).StartingAt(1), quota, "with any numbers")
 
-	s = sentCalendars{}
+	clear(quotas)
 	for _, bad := range []string{"5/day from 24h", "5/day@Nowhere", "5/5/day", "x/day", "0/day"} {
-		_, err := s.parse(bad)
+		_, err := quotaOf(bad)
 		require.Error(t, err, bad)
 	}
-	require.Empty(t, s.sent)
+	require.Empty(t, quotas)
 }
