@@ -249,31 +249,18 @@ func (c *serverConn) welcome(send sender, w wire.Welcome) error {
 // sender is Outbox.Send or Outbox.Add.
 type sender func(o wire.Op, id uint32, f func(*wire.Body)) error
 
-// fits returns ErrRefused if too many Names would be kept.
-func (c *serverConn) fits(names stint.Names) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, err := c.keptLocked(names)
-	return err
-}
-
-// keep remembers Names, if they fit.
-func (c *serverConn) keep(names stint.Names) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	kept, err := c.keptLocked(names)
-	if err == nil {
-		c.names = kept
+// learn compares Names of the guest with those of the owner, and remembers those that
+// the owner did not declare at the beginning: it may have them now, and drop them with
+// its next limits. OpDeclare declares them first. The error is ErrRefused if too many
+// would be kept.
+func (c *serverConn) learn(ctx context.Context, call *wire.Call) error {
+	if err := wire.Mismatch(call.Names, c.server.limiter.Limits().Names()); err != nil {
+		return err
 	}
-	return err
-}
-
-// keptLocked returns the Names that are kept once these are, too: those that the
-// owner did not declare at the beginning. It may have them now, and drop them with
-// its next limits.
-func (c *serverConn) keptLocked(names stint.Names) (stint.Names, error) {
+	c.mu.Lock()
 	kept, size := maps.Clone(c.names), 0
-	for name, spec := range names {
+	c.mu.Unlock()
+	for name, spec := range call.Names {
 		if ours, ok := c.server.names[name]; !ok || ours.Label != spec.Label {
 			kept[name] = spec
 		}
@@ -282,10 +269,18 @@ func (c *serverConn) keptLocked(names stint.Names) (stint.Names, error) {
 		size += len(spec.Label) + 64
 	}
 	if size > maxNames {
-		return nil, fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
+		return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
 			ErrRefused, maxNames)
 	}
-	return kept, nil
+	if call.Op == wire.OpDeclare {
+		if err := c.server.do(ctx, call); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	c.names = kept
+	c.mu.Unlock()
+	return nil
 }
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue
@@ -335,7 +330,7 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 		return call, true, err
 	}
 	if call.Op == wire.OpOffer {
-		err := cmp.Or(wire.Mismatch(call.Names, c.server.limiter.Limits().Names()), c.keep(call.Names))
+		err := c.learn(c.ctx, call)
 		c.reply(f.ID, err)
 		return call, true, err
 	}
@@ -494,14 +489,7 @@ func (c *serverConn) do(ctx context.Context, call *wire.Call) error {
 	case wire.OpSnapshot:
 		return c.snapshot(call)
 	case wire.OpDeclare:
-		err := cmp.Or(c.fits(call.Names), wire.Mismatch(call.Names, c.server.limiter.Limits().Names()))
-		if err == nil {
-			err = c.server.do(ctx, call)
-		}
-		if err == nil {
-			err = c.keep(call.Names)
-		}
-		return err
+		return c.learn(ctx, call)
 	case wire.OpEach:
 		c.server.each(call)
 		if errors.Is(errors.Join(call.Errs...), stint.ErrUnknownName) {
