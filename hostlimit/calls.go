@@ -13,29 +13,13 @@ import (
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
-// caller carries calls out: a Limiter, with the backend that it has, or a guest.
-type caller interface {
-	do(ctx context.Context, c *wire.Call) error
-}
-
 // methods are those of a Limiter. Each makes one Call.
-type methods struct {
-	caller
-	failOpen bool // the answer of Allow if Spend returns an error
-}
-
-// call makes a call, if it fits into a message: an owner may be a guest next time.
-func (m methods) call(ctx context.Context, c *wire.Call) error {
-	if err := c.Check(); err != nil {
-		return err
-	}
-	return m.do(ctx, c)
-}
+type methods struct{ l *Limiter }
 
 // Allow is stint.Limiter.Allow.
 func (m methods) Allow(key stint.Key) bool {
 	d, err := m.Spend(key, 1)
-	return d.Allowed || err != nil && m.failOpen
+	return d.Allowed || err != nil && m.l.opts.LimiterOptions.FailOpen
 }
 
 // Spend is stint.Limiter.Spend.
@@ -64,7 +48,7 @@ func (m methods) Do(ctx context.Context, reqs []stint.Request, ds []stint.Decisi
 	c := wire.Call{
 		Op: wire.OpSpend, Requests: reqs, Decisions: ds, MayEnd: ctx.Done() != nil, Ended: ctx.Err() != nil,
 	}
-	if err := m.call(ctx, &c); err != nil {
+	if err := m.l.do(ctx, &c); err != nil {
 		clear(ds)
 		return stint.Decision{}, err
 	}
@@ -90,7 +74,7 @@ func (m methods) spendOne(req stint.Request) (stint.Decision, error) {
 	s := spendings.Get().(*spending)
 	s.request[0] = req
 	s.Call = wire.Call{Op: wire.OpSpend, Requests: s.request[:], Given: s.given[:0]}
-	if err := m.call(context.Background(), &s.Call); err != nil {
+	if err := m.l.do(context.Background(), &s.Call); err != nil {
 		return stint.Decision{}, err
 	}
 	d := s.Decision
@@ -109,7 +93,7 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 		c := wire.Call{
 			Op: wire.OpEach, Requests: reqs[first:end], Decisions: ds[first:end], Errs: make([]error, end-first),
 		}
-		if err := m.do(ctx, &c); err != nil {
+		if err := m.l.do(ctx, &c); err != nil {
 			clear(c.Decisions)
 			errs = append(errs, fmt.Errorf("requests %d to %d: %w", first, end-1, err))
 			continue
@@ -126,7 +110,7 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 // Refund is stint.Limiter.Refund, for at most 256 requests.
 func (m methods) Refund(reqs ...stint.Request) (stint.Decision, error) {
 	c := wire.Call{Op: wire.OpRefund, Requests: reqs}
-	if err := m.call(context.Background(), &c); err != nil {
+	if err := m.l.do(context.Background(), &c); err != nil {
 		return stint.Decision{}, err
 	}
 	return c.Decision, nil
@@ -137,7 +121,7 @@ func (m methods) Refund(reqs ...stint.Request) (stint.Decision, error) {
 // answer on, and without calls in less than a second.
 func (m methods) Now() time.Time {
 	c := wire.Call{Op: wire.OpNow}
-	if err := m.do(context.Background(), &c); err != nil {
+	if err := m.l.do(context.Background(), &c); err != nil {
 		return time.Now()
 	}
 	return c.Time
@@ -146,7 +130,7 @@ func (m methods) Now() time.Time {
 // Bucket is stint.Limiter.Bucket. A Limiter shows the limit of this process.
 func (m methods) Bucket(key stint.Key) (stint.Bucket, error) {
 	c := wire.Call{Op: wire.OpBucket, Keys: []stint.Key{key}}
-	if err := m.do(context.Background(), &c); err != nil {
+	if err := m.l.do(context.Background(), &c); err != nil {
 		return stint.Bucket{}, err
 	}
 	return *c.Bucket, nil
@@ -156,7 +140,7 @@ func (m methods) Bucket(key stint.Key) (stint.Bucket, error) {
 func (m methods) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
 		c := wire.Call{Op: wire.OpBuckets, Name: name}
-		if err := m.do(context.Background(), &c); err != nil {
+		if err := m.l.do(context.Background(), &c); err != nil {
 			yield(stint.Bucket{}, err)
 			return
 		}
@@ -169,7 +153,7 @@ func (m methods) Buckets(name stint.Name) iter.Seq2[stint.Bucket, error] {
 func (m methods) Held() iter.Seq[stint.Held] {
 	return func(yield func(stint.Held) bool) {
 		c := wire.Call{Op: wire.OpHeld}
-		if m.do(context.Background(), &c) == nil {
+		if m.l.do(context.Background(), &c) == nil {
 			c.Held(yield)
 		}
 	}
@@ -178,13 +162,13 @@ func (m methods) Held() iter.Seq[stint.Held] {
 // Hold is stint.Limiter.Hold.
 func (m methods) Hold(key stint.Key, until time.Time) (end time.Time, err error) {
 	c := wire.Call{Op: wire.OpHold, Keys: []stint.Key{key}, Until: until}
-	err = m.do(context.Background(), &c)
+	err = m.l.do(context.Background(), &c)
 	return c.Time, err
 }
 
 // Release is stint.Limiter.Release.
 func (m methods) Release(key stint.Key) error {
-	return m.do(context.Background(), &wire.Call{Op: wire.OpRelease, Keys: []stint.Key{key}})
+	return m.l.do(context.Background(), &wire.Call{Op: wire.OpRelease, Keys: []stint.Key{key}})
 }
 
 // Reset is stint.Limiter.Reset. It sends 256 keys in a message, and stops at the
@@ -192,7 +176,7 @@ func (m methods) Release(key stint.Key) error {
 func (m methods) Reset(keys ...stint.Key) error {
 	for len(keys) > 0 {
 		part := keys[:min(len(keys), wire.MaxRequests)]
-		if err := m.do(context.Background(), &wire.Call{Op: wire.OpReset, Keys: part}); err != nil {
+		if err := m.l.do(context.Background(), &wire.Call{Op: wire.OpReset, Keys: part}); err != nil {
 			return err
 		}
 		keys = keys[len(part):]
@@ -206,7 +190,7 @@ func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, 
 		return time.Time{}, err
 	}
 	c := wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}}
-	err = m.do(ctx, &c)
+	err = m.l.do(ctx, &c)
 	return c.Time, err
 }
 
@@ -214,30 +198,30 @@ func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, 
 // answer, and Cancel returns no tokens.
 func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
-	err := m.do(context.Background(), &c)
+	err := m.l.do(context.Background(), &c)
 	return c.Reservation, err
 }
 
 // Number is stint.Limiter.Number: the number that all processes use for a label.
 func (m methods) Number(label string) (stint.Name, error) {
 	c := wire.Call{Op: wire.OpNumber, Label: label}
-	err := m.call(context.Background(), &c)
+	err := m.l.do(context.Background(), &c)
 	return c.Name, err
 }
 
 // Flush is stint.Limiter.Flush.
-func (m methods) Flush() error { return m.do(context.Background(), &wire.Call{Op: wire.OpFlush}) }
+func (m methods) Flush() error { return m.l.do(context.Background(), &wire.Call{Op: wire.OpFlush}) }
 
 // Health returns nil, or what is wrong with the owner now. ErrNoOwner says that
 // there is none. After Close a guest returns stint.ErrClosed.
-func (m methods) Health() error { return m.do(context.Background(), &wire.Call{Op: wire.OpHealth}) }
+func (m methods) Health() error { return m.l.do(context.Background(), &wire.Call{Op: wire.OpHealth}) }
 
 // Stats returns the counts of the owner, with the decisions of all processes.
 // They begin at 0 with each owner. Errors leaves out calls that a guest refuses
 // itself, such as those for an unknown Name. If there is no owner, Err says why.
 func (m methods) Stats() stint.Stats {
 	c := wire.Call{Op: wire.OpStats}
-	if err := m.do(context.Background(), &c); err != nil {
+	if err := m.l.do(context.Background(), &c); err != nil {
 		return stint.Stats{Err: err}
 	}
 	return *c.Stats
@@ -250,7 +234,7 @@ func (m methods) Stats() stint.Stats {
 func (m methods) Snapshot(w io.Writer) (int64, error) {
 	out := &counter{w: w}
 	c := wire.Call{Op: wire.OpSnapshot, Writer: out}
-	err := m.do(context.Background(), &c)
+	err := m.l.do(context.Background(), &c)
 	if err == nil && out.err == nil && out.n != c.Size {
 		err = fmt.Errorf("%w: the copy has %d bytes, want %d", ErrNoAnswer, out.n, c.Size)
 	}

@@ -212,9 +212,6 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 			call.Within = max(0, time.Until(deadline))
 		}
 	}
-	if err := call.Check(); err != nil {
-		return err
-	}
 	if call.Op != wire.OpWait {
 		select {
 		case c.slots <- struct{}{}:

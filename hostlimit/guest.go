@@ -1,9 +1,6 @@
 package hostlimit
 
 import (
-	"context"
-	"errors"
-
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
@@ -45,26 +42,9 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 
 // asking returns a Limiter that is the guest of an owner, and stays it.
 func asking(c *conn, limits *stint.Limits, o Options) *Limiter {
-	l := &Limiter{opts: o, closed: make(chan struct{})}
-	l.methods = methods{guest{limiter: l, conn: c}, o.LimiterOptions.FailOpen}
+	l := &Limiter{opts: o, closed: make(chan struct{}), dialed: true}
+	l.methods = methods{l}
 	l.limits.Store(declare(limits))
 	l.put(&backend{conn: c, limits: limits})
 	return l
-}
-
-// guest carries calls out with one connection, as they are.
-type guest struct {
-	limiter *Limiter
-	conn    *conn
-}
-
-func (g guest) do(ctx context.Context, c *wire.Call) error {
-	err := g.conn.do(ctx, c)
-	if !errors.Is(err, errMoved) {
-		return err
-	}
-	if g.limiter.isClosed() {
-		return stint.ErrClosed
-	}
-	return ErrNoOwner
 }

@@ -21,6 +21,7 @@ import (
 type Limiter struct {
 	front atomic.Pointer[spender] // for the current role; first, or Spend is not inlined
 	methods
+	dialed bool // never the owner, and its limits are the owner's
 	place  place
 	opts   Options
 	events *events.Queue[Event]
@@ -32,7 +33,7 @@ type Limiter struct {
 	waits   time.Duration // how long from then, at least missing. Of try
 
 	changing sync.Mutex                   // held while limits change, before mu
-	base     *stint.Limits                // given to Open or SetLimits, nil after Dial; guarded by changing
+	base     *stint.Limits                // given to Open or SetLimits; guarded by changing
 	plans    map[stint.Key]stint.Override // of SetOverrides, if they are kept; guarded by changing
 
 	mu      sync.Mutex
@@ -293,7 +294,7 @@ func (l *Limiter) change(
 	if l.isClosed() {
 		return stint.ErrClosed
 	}
-	if l.base == nil {
+	if l.dialed {
 		return fmt.Errorf("hostlimit: the limits of a Limiter that Dial returned are the owner's: %w", errors.ErrUnsupported)
 	}
 	own := l.limits.Load().limits
@@ -356,8 +357,7 @@ func declare(limits *stint.Limits) *declared {
 // doWith carries a call out. A guest gives the owner the limits of this process
 // with the requests, and sees buckets under them.
 func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
-	clear(c.Errs) // of an owner that is gone
-	if b.limiter != nil {
+	if b.limiter != nil || l.dialed {
 		return b.do(ctx, c)
 	}
 	own, reqs := l.limits.Load(), c.Requests
@@ -373,7 +373,7 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 		err := own.give(&given[i], l.opts.LimiterOptions.Durability)
 		switch {
 		case c.Op == wire.OpEach:
-			c.Errs[i] = err
+			c.Errs[i] = cmp.Or(c.Errs[i], err)
 		case err != nil:
 			return err
 		}
@@ -387,13 +387,13 @@ func (l *Limiter) doWith(ctx context.Context, b *backend, c *wire.Call) error {
 	own.show(&c.Decision, reqs, given)
 	switch c.Op {
 	case wire.OpBucket:
-		return own.seenNow(ctx, b, c.Bucket)
+		return own.seenNow(ctx, l, c.Bucket)
 	case wire.OpBuckets:
 		theirs := c.Buckets
 		c.Buckets = func(yield func(stint.Bucket, error) bool) {
 			for k, err := range theirs {
 				if err == nil {
-					err = own.seenNow(ctx, l, &k) // b may be gone
+					err = own.seenNow(ctx, l, &k)
 				}
 				if !yield(k, err) {
 					return
@@ -450,7 +450,7 @@ func (d *declared) show(of *stint.Decision, reqs, given []stint.Request) {
 // seenNow gives a bucket the Limit and the Remaining of this process. If its limit
 // follows the calendar, and that of the owner is another one, the owner is asked
 // once more.
-func (d *declared) seenNow(ctx context.Context, to caller, k *stint.Bucket) error {
+func (d *declared) seenNow(ctx context.Context, l *Limiter, k *stint.Bucket) error {
 	limit, ok := d.limits.For(k.Key)
 	if d.whole[k.Key.Name] || limit == k.Limit {
 		return nil
@@ -458,7 +458,7 @@ func (d *declared) seenNow(ctx context.Context, to caller, k *stint.Bucket) erro
 	k.Limit = limit
 	if ok && limit.FollowsCalendar() {
 		c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: limit}}}
-		if err := to.do(ctx, &c); err != nil {
+		if err := l.do(ctx, &c); err != nil {
 			return err
 		}
 		k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter

@@ -455,7 +455,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)
 		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
-		l.methods = methods{caller: l}
+		l.methods = methods{l}
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(nil)
 		gone := &backend{conn: &conn{err: errMoved, slots: make(chan struct{}, 1)}}
@@ -499,7 +499,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)
 		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
-		l.methods = methods{caller: l}
+		l.methods = methods{l}
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(&backend{conn: c})
 		own, err := stint.New(stint.NewMemStore(), l.Limits(), nil)

@@ -38,7 +38,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
-	l.methods = methods{l, o.LimiterOptions.FailOpen}
+	l.methods = methods{l}
 	l.limits.Store(declare(limits))
 	l.base = limits
 	l.put(nil)
@@ -295,13 +295,17 @@ func pauseAfter(err error, last time.Duration) time.Duration {
 // While there is no owner, a call waits for at most TakeoverTimeout. If an owner
 // comes and goes, the time begins again. After ErrNoAnswer it counts from the
 // beginning of the call. The end of ctx ends a Wait, and no spend: ctx has no part
-// in the decision.
+// in the decision. After Dial there is no next backend.
 func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 	begun, waits := time.Now(), ctx
 	if c.Op != wire.OpWait {
 		waits = context.Background()
 	}
 	for {
+		clear(c.Errs)                     // of the last owner
+		if err := c.Check(); err != nil { // in the owner, too: it may be a guest next time
+			return err
+		}
 		b, changed := l.backend()
 		err := errMoved
 		if b != nil {
@@ -309,9 +313,12 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 				err = errMoved // only the Limiter of a file that was replaced is closed
 			}
 		}
-		unanswered := errors.Is(err, ErrNoAnswer) && reads(c)
+		unanswered := errors.Is(err, ErrNoAnswer) && reads(c) && !l.dialed
 		if !unanswered && !errors.Is(err, errMoved) {
 			return err
+		}
+		if l.dialed && !l.isClosed() {
+			return ErrNoOwner
 		}
 		since := time.Now() // not begun: a Wait may have been in the queue for long
 		if unanswered {
