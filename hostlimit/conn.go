@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -229,12 +230,11 @@ func (c *conn) do(ctx context.Context, call *wire.Call) error {
 		c.leaveSlot(call)
 		return err
 	}
-	send := c.out.Send
+	err = c.out.Add(call.Op, id, call.Arguments)
 	if p.crowd {
-		send = c.out.SendSoon
+		runtime.Gosched()
 	}
-	err = send(call.Op, id, call.Arguments)
-	if err != nil && c.forget(id, p) {
+	if c.out.Flush(); err != nil && c.forget(id, p) {
 		c.leaveSlot(call)
 		if errors.Is(err, wire.ErrTooLong) {
 			return err

@@ -178,7 +178,8 @@ func (s *Server) tellTime() {
 	for c := range s.conns {
 		if c.behind() && c.telling.CompareAndSwap(false, true) {
 			s.running.Go(func() {
-				c.tell(c.out.Send, 0)
+				c.tell(wire.Welcome{})
+				c.out.Flush()
 				c.telling.Store(false)
 			})
 		}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -85,10 +86,11 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 // refuse answers the hello of a guest that is not admitted.
 func (c *serverConn) refuse(err error) {
 	if errors.Is(err, errMoved) {
-		c.out.Send(wire.OpBye, 0, nil)
+		c.out.Add(wire.OpBye, 0, nil)
 	} else {
-		c.reply(0, err)
+		c.reply(new(wire.Call), err)
 	}
+	c.out.Flush()
 	c.out.Close(err)
 	c.end()
 }
@@ -122,17 +124,15 @@ func (c *serverConn) read() {
 		f, err := c.frames.Next()
 		mine := true
 		if first && err == nil && c.behind() {
-			c.tell(c.out.Add, 0)
+			c.tell(wire.Welcome{})
 		}
 		if err == nil {
 			call, mine, err = c.handle(f, call)
 		}
-		switch {
-		case !mine:
-			c.out.Flush()
-			return
-		case err != nil:
-			c.over <- err
+		if err != nil || !mine {
+			if c.out.Flush(); mine {
+				c.over <- err
+			}
 			return
 		}
 	}
@@ -212,7 +212,7 @@ func (c *serverConn) hello() error {
 		}
 		return err
 	}
-	return c.welcome(c.out.Send, w)
+	return c.tell(w)
 }
 
 // clock returns the time of the owner's clock, and its offset from base.
@@ -229,25 +229,17 @@ func (c *serverConn) behind() bool {
 	return told != 0 && max(offset-told, told-offset) > int64(time.Millisecond)
 }
 
-// tell tells the guest the time, after a ping at the guest's time asked, or
-// after a step.
-func (c *serverConn) tell(send sender, asked time.Duration) error {
-	return c.welcome(send, wire.Welcome{Asked: asked})
-}
-
-// welcome sends a Welcome with the time. The outbox is locked when it reads the
-// clock, so the message with the latest time is the last one.
-func (c *serverConn) welcome(send sender, w wire.Welcome) error {
-	return send(wire.OpReply, 0, func(b *wire.Body) {
+// tell tells the guest the time, with what else a Welcome has, by the next Flush. The
+// outbox is locked when it reads the clock, so the message with the latest time is
+// the last one.
+func (c *serverConn) tell(w wire.Welcome) error {
+	return c.out.Add(wire.OpReply, 0, func(b *wire.Body) {
 		now, offset := c.clock()
 		c.told.Store(offset)
 		w.Now = now
 		b.Welcome(&w)
 	})
 }
-
-// sender is Outbox.Send or Outbox.Add.
-type sender func(o wire.Op, id uint32, f func(*wire.Body)) error
 
 // learn compares Names of the guest with those of the owner, and remembers those that
 // the owner did not declare at the beginning: it may have them now, and drop them with
@@ -311,7 +303,7 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 		if err := f.Body.End(); err != nil {
 			return call, true, err
 		}
-		return call, true, c.tell(c.out.Send, asked)
+		return call, true, c.tell(wire.Welcome{Asked: asked})
 	case wire.OpAbort:
 		c.mu.Lock()
 		e, ok := c.contexts[f.ID]
@@ -329,16 +321,16 @@ func (c *serverConn) handle(f *wire.Frame, call *wire.Call) (next *wire.Call, mi
 	if err := call.Read(f.Op, &f.Body); err != nil {
 		return call, true, err
 	}
+	call.Number = f.ID
 	if call.Op == wire.OpOffer {
 		err := c.learn(c.ctx, call)
-		c.reply(f.ID, err)
+		c.reply(call, err)
 		return call, true, err
 	}
-	call.Number = f.ID
 	ctx, here, err := c.begin(call)
 	switch {
 	case err != nil:
-		c.reply(f.ID, err)
+		c.reply(call, err)
 	case here:
 		c.carryOut(ctx, call, true)
 		c.mu.Lock()
@@ -420,7 +412,7 @@ func (c *serverConn) commits(limits *stint.Limits, key stint.Key) bool {
 	return cmp.Or(limit.Durability, c.server.limiter.Durability()) >= stint.Leased
 }
 
-// carryOut carries out a call, and sends the answer. The reader sends the answers
+// carryOut carries out a call, and sends the answer. The reader flushes the answers
 // of the calls that it carries out itself, which are here, together.
 func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	id := call.Number
@@ -442,33 +434,29 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	if leaving && call.Op == wire.OpWait && errors.Is(err, context.Canceled) {
 		err = errMoved // its tokens are back
 	}
-	switch {
-	case err != nil:
-		c.reply(id, err)
-	default:
-		send := c.out.Send
-		switch {
-		case here:
-			send = c.out.Add
-		case many:
-			send = c.out.SendSoon
-		}
-		if !here && c.behind() { // the call may have waited for long
-			c.tell(c.out.Add, 0)
-		}
-		send(wire.OpReply, id, func(b *wire.Body) {
-			b.Error(new(error))
-			call.Answer(b)
-		})
+	if here {
+		c.reply(call, err)
+		return
 	}
+	if c.behind() { // the call may have waited for long
+		c.tell(wire.Welcome{})
+	}
+	if c.reply(call, err); many {
+		runtime.Gosched()
+	}
+	c.out.Flush()
 }
 
-// reply answers a call with an error, or with nil alone.
-func (c *serverConn) reply(id uint32, err error) {
+// reply answers a call, by the next Flush.
+func (c *serverConn) reply(call *wire.Call, err error) {
 	if errors.Is(err, stint.ErrClosed) { // the guest's own Limiter is not closed
 		err = errMoved
 	}
-	c.out.Send(wire.OpReply, id, func(b *wire.Body) { b.Error(&err) })
+	c.out.Add(wire.OpReply, call.Number, func(b *wire.Body) {
+		if b.Error(&err); err == nil {
+			call.Answer(b)
+		}
+	})
 }
 
 // do carries out a call. Calls for reservations, and for a copy of the file,

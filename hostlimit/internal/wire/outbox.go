@@ -2,7 +2,6 @@ package wire
 
 import (
 	"net"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -34,18 +33,7 @@ func NewOutbox(nc net.Conn) *Outbox {
 // error is ErrTooLong, or says that the connection is over; the frame was not
 // sent.
 func (o *Outbox) Send(p Op, id uint32, f func(*Body)) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	err := o.addLocked(p, id, f)
-	o.flushLocked()
-	return err
-}
-
-// SendSoon is Send, but lets other goroutines that are about to send frames go
-// first, so that one system call writes all of them.
-func (o *Outbox) SendSoon(p Op, id uint32, f func(*Body)) error {
 	err := o.Add(p, id, f)
-	runtime.Gosched()
 	o.Flush()
 	return err
 }
@@ -54,17 +42,6 @@ func (o *Outbox) SendSoon(p Op, id uint32, f func(*Body)) error {
 func (o *Outbox) Add(p Op, id uint32, f func(*Body)) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.addLocked(p, id, f)
-}
-
-// Flush writes the frames that Add has left.
-func (o *Outbox) Flush() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.flushLocked()
-}
-
-func (o *Outbox) addLocked(p Op, id uint32, f func(*Body)) error {
 	for o.err == nil && len(o.buf.b) > MaxFrame {
 		if !o.writing {
 			o.flushLocked()
@@ -76,6 +53,13 @@ func (o *Outbox) addLocked(p Op, id uint32, f func(*Body)) error {
 		return o.err
 	}
 	return o.buf.frame(p, id, f)
+}
+
+// Flush writes the frames that Add has left.
+func (o *Outbox) Flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flushLocked()
 }
 
 func (o *Outbox) flushLocked() {
