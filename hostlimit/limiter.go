@@ -281,10 +281,8 @@ func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error 
 	return nil
 }
 
-// change puts other limits of this process in force. An owner decides under
-// them, too. A guest tells the owner of new Names. done is called with the new
-// limits, while changing is locked. After ErrNotDurable the new limits are in
-// force, too.
+// change puts other limits of this process in force. done is called with them, while
+// changing is locked. After ErrNotDurable of an owner they are in force, too.
 func (l *Limiter) change(
 	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter, *stint.Limits) error,
 	done func(*stint.Limits),
@@ -302,17 +300,11 @@ func (l *Limiter) change(
 	if err != nil {
 		return err
 	}
-	switch b := l.now.Load(); {
-	case b == nil: // the next owner compares the Names
-	case b.limiter != nil:
-		if err = of(b.limiter, limits); errors.Is(err, stint.ErrClosed) {
+	if b := l.now.Load(); b != nil { // or the next owner compares the Names
+		if err = b.changeLimits(own, limits, of); errors.Is(err, stint.ErrClosed) {
 			err = nil
 		}
-		if err != nil && !errors.Is(err, stint.ErrNotDurable) {
-			return err
-		}
-	default:
-		if err := l.announce(b.conn, own.Names(), limits.Names()); err != nil {
+		if err != nil && (b.limiter == nil || !errors.Is(err, stint.ErrNotDurable)) {
 			return err
 		}
 	}
@@ -321,16 +313,20 @@ func (l *Limiter) change(
 	return err
 }
 
-// announce tells the owner of the Names that are not among the old ones, which the
-// owner compares with its own.
-func (l *Limiter) announce(c *conn, old, names stint.Names) error {
-	added := maps.Clone(names)
+// changeLimits tells a backend of limits of this process that were old before: an
+// owner calls of. A guest tells its owner of the Names that are not among the old
+// ones, which the owner compares with its own.
+func (b *backend) changeLimits(old, limits *stint.Limits, of func(*stint.Limiter, *stint.Limits) error) error {
+	if b.limiter != nil {
+		return of(b.limiter, limits)
+	}
+	added := limits.Names()
 	maps.DeleteFunc(added, func(name stint.Name, _ stint.NameSpec) bool {
-		_, had := old[name]
+		_, had := old.Spec(name)
 		return had
 	})
 	for _, part := range wire.Split(added) {
-		err := c.do(context.Background(), &wire.Call{Op: wire.OpDeclare, Names: part})
+		err := b.conn.do(context.Background(), &wire.Call{Op: wire.OpDeclare, Names: part})
 		if err != nil && !isAny(err, errMoved, ErrNoAnswer) { // the next hello has the Names
 			return err
 		}

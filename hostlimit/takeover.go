@@ -175,8 +175,10 @@ func (l *Limiter) pause(d time.Duration) {
 func (l *Limiter) become(b *backend) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if err := l.update(b); err != nil {
-		return err
+	if own := l.limits.Load().limits; own != b.limits { // they have changed since b was made
+		if err := b.changeLimits(b.limits, own, (*stint.Limiter).SetLimits); err != nil {
+			return err
+		}
 	}
 	l.mu.Lock()
 	if l.isClosed() {
@@ -202,19 +204,6 @@ func (l *Limiter) become(b *backend) error {
 		l.lost(b.conn, err)
 	}
 	return nil
-}
-
-// update tells a backend that is not in place yet of limits that have changed
-// since it was made. changing is locked.
-func (l *Limiter) update(b *backend) error {
-	own := l.limits.Load().limits
-	switch {
-	case own == b.limits:
-		return nil
-	case b.limiter != nil:
-		return b.limiter.SetLimits(own)
-	}
-	return l.announce(b.conn, b.limits.Names(), own.Names())
 }
 
 // lost gives up the connection c, whose owner is gone, silent or closing, and
