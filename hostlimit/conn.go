@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -136,12 +137,8 @@ func (c *conn) introduce(call *wire.Call) error {
 
 // hello greets the owner, and waits for its answer.
 func (c *conn) hello() error {
-	var late atomic.Bool
-	timer := time.AfterFunc(c.timeout, func() {
-		late.Store(true)
-		c.nc.Close()
-	})
-	defer timer.Stop()
+	c.nc.SetDeadline(time.Now().Add(c.timeout))
+	defer c.nc.SetDeadline(time.Time{})
 	said, err := wire.AppendFrame(nil, wire.OpHello, 0, wire.WriteHello)
 	if err != nil {
 		return err
@@ -149,7 +146,7 @@ func (c *conn) hello() error {
 	c.nc.Write(said) // if that fails, the owner has refused already, and has sent the reason
 	f, err := c.frames.Next()
 	switch {
-	case late.Load():
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("%w: the process at the socket does not answer: %w", ErrNoOwner, ErrNoAnswer)
 	case err != nil:
 		return fmt.Errorf("%w: %w: %w", ErrNoOwner, errHungUp, err)
