@@ -27,17 +27,16 @@ type Server struct {
 	place     place
 	maxGuests int
 	events    *events.Queue[Event]
-	ownEvents bool          // Close ends them
-	names     stint.Names   // that the Limiter declared at the beginning
-	gone      func(error)   // called once, if another file takes the place of this one
-	snapshots chan struct{} // a place for the copy under way
-	ctx       context.Context
+	ownEvents bool            // Close ends them
+	names     stint.Names     // that the Limiter declared at the beginning
+	gone      func(error)     // called once, if another file takes the place of this one
+	snapshots chan struct{}   // a place for the copy under way
+	ctx       context.Context // ends when the Server closes, with mu locked
 	end       context.CancelFunc
 
 	mu      sync.Mutex
 	socket  *socket
 	conns   map[*serverConn]bool
-	closing bool
 	running sync.WaitGroup
 }
 
@@ -118,7 +117,7 @@ func (s *Server) admit(c *serverConn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.closing:
+	case s.isClosing():
 		return errMoved
 	case len(s.conns) >= s.maxGuests:
 		return fmt.Errorf("%w: %d guests are connected, as many as MaxGuests allows", ErrRefused, s.maxGuests)
@@ -159,7 +158,7 @@ func (s *Server) watch() {
 			continue // the Limiter makes a removed file anew
 		}
 		s.mu.Lock()
-		if !s.closing && !s.socket.inPlace() {
+		if !s.isClosing() && !s.socket.inPlace() {
 			if so, err := s.place.listen(); err == nil {
 				s.socket.Close(false)
 				s.socket = so
@@ -192,11 +191,7 @@ func replaced(err error) bool {
 	return errors.Is(err, stint.ErrGone) && !errors.Is(err, fs.ErrNotExist)
 }
 
-func (s *Server) isClosing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closing
-}
+func (s *Server) isClosing() bool { return s.ctx.Err() != nil }
 
 // Close tells the guests to look for another owner, answers the calls that came
 // before, and ends the connections.
@@ -211,16 +206,15 @@ func (s *Server) Close() error {
 // shut is Close without the last events.
 func (s *Server) shut() error {
 	s.mu.Lock()
-	if s.closing {
+	if s.isClosing() {
 		s.mu.Unlock()
 		s.running.Wait()
 		return nil
 	}
-	s.closing = true
+	s.end()
 	conns := slices.Collect(maps.Keys(s.conns))
 	err := s.socket.Close(len(conns) > 0)
 	s.mu.Unlock()
-	s.end()
 	for _, c := range conns {
 		go c.leave()
 	}

@@ -57,8 +57,7 @@ type serverConn struct {
 	watched  bool        // relief is set
 	stuck    bool        // a former reader still carries out a call
 	names    stint.Names // that the owner does not declare
-	leaving  bool
-	parted   bool // the guest has given the owner up, and lives on
+	parted   bool        // the guest has given the owner up, and lives on
 	busy     int
 	waits    int
 	contexts map[uint32]ending           // of calls that OpAbort may end
@@ -105,11 +104,11 @@ func (c *serverConn) serve() {
 	c.server.remove(c)
 	c.out.Close(err)
 	c.end()
-	leaving := c.giveBack()
-	c.running.Wait()
-	if !leaving && isAny(err, wire.ErrMessage, ErrRefused, stint.ErrNameMismatch, os.ErrDeadlineExceeded) {
+	c.giveBack()
+	if !c.server.isClosing() && isAny(err, wire.ErrMessage, ErrRefused, stint.ErrNameMismatch, os.ErrDeadlineExceeded) {
 		tell(c.server.events, Event{Role: RoleOwner, Err: err})
 	}
+	c.running.Wait()
 }
 
 // read begins the calls that come, until the connection is over or another
@@ -174,21 +173,19 @@ func (c *serverConn) relieve() {
 // giveBack returns the tokens of the guest's reservations, unless the owner
 // closes or the guest has given it up: then the turns stay the guest's. The last
 // turns leave first, so that no gap stays at the end of a queue.
-func (c *serverConn) giveBack() (leaving bool) {
+func (c *serverConn) giveBack() {
 	c.mu.Lock()
 	places := c.places
 	c.places = nil
-	leaving = c.leaving
-	keeps := leaving || c.parted
+	keeps := c.parted || c.server.isClosing()
 	c.mu.Unlock()
 	if keeps {
-		return leaving
+		return
 	}
 	ids := slices.SortedFunc(maps.Keys(places), func(a, b int64) int { return cmp.Compare(b, a) })
 	for _, id := range ids {
 		places[id].Cancel()
 	}
-	return false
 }
 
 // hello answers the first frame.
@@ -279,7 +276,6 @@ func (c *serverConn) learn(ctx context.Context, call *wire.Call) error {
 // of the next owner. Spends end with their commit.
 func (c *serverConn) leave() {
 	c.mu.Lock()
-	c.leaving = true
 	var ends []context.CancelFunc
 	for _, e := range c.contexts {
 		if e.wait {
@@ -355,7 +351,7 @@ func (c *serverConn) begin(call *wire.Call) (ctx context.Context, here bool, err
 	defer c.mu.Unlock()
 	_, taken := c.contexts[id]
 	switch count, most := c.count(call.Op); {
-	case c.leaving:
+	case c.server.isClosing():
 		return nil, false, errMoved
 	case *count >= most || taken:
 		return nil, false, errTooMany
@@ -426,12 +422,11 @@ func (c *serverConn) carryOut(ctx context.Context, call *wire.Call, here bool) {
 	many := *count >= crowd
 	e, ok := c.contexts[id]
 	delete(c.contexts, id)
-	leaving := c.leaving
 	c.mu.Unlock()
 	if ok {
 		e.end()
 	}
-	if leaving && call.Op == wire.OpWait && errors.Is(err, context.Canceled) {
+	if c.server.isClosing() && call.Op == wire.OpWait && errors.Is(err, context.Canceled) {
 		err = errMoved // its tokens are back
 	}
 	if here {

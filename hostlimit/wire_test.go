@@ -72,7 +72,7 @@ func FuzzOwner(f *testing.F) {
 	l, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(f, err)
 	f.Cleanup(func() { l.Close() })
-	s := &Server{limiter: l, maxGuests: 1, conns: make(map[*serverConn]bool), snapshots: make(chan struct{}, 1)}
+	s := &Server{limiter: l, ctx: f.Context(), maxGuests: 1, conns: make(map[*serverConn]bool), snapshots: make(chan struct{}, 1)}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		ours, theirs := net.Pipe()
 		c := newServerConn(s, theirs)
