@@ -98,14 +98,7 @@ func (s *Server) accept(so *socket) {
 			continue
 		}
 		c := newServerConn(s, nc)
-		if err := s.admit(c); err != nil {
-			if !errors.Is(err, errMoved) {
-				tell(s.events, Event{Role: RoleOwner, Err: err})
-			}
-			c.refuse(err)
-			continue
-		}
-		s.running.Go(c.serve)
+		s.running.Go(func() { c.serve(s.admit(c)) })
 	}
 }
 

@@ -82,24 +82,20 @@ func newServerConn(s *Server, nc net.Conn) *serverConn {
 	return c
 }
 
-// refuse answers the hello of a guest that is not admitted.
-func (c *serverConn) refuse(err error) {
-	if errors.Is(err, errMoved) {
-		c.out.Add(wire.OpBye, 0, nil)
-	} else {
-		c.reply(new(wire.Call), err)
-	}
-	c.out.Flush()
-	c.out.Close(err)
-	c.end()
-}
-
-// serve answers a guest until the connection ends.
-func (c *serverConn) serve() {
-	err := c.hello()
+// serve answers a guest until the connection ends, or with the error of admit.
+func (c *serverConn) serve(err error) {
 	if err == nil {
+		err = c.hello()
+	}
+	switch {
+	case err == nil:
 		c.running.Go(c.read)
 		err = <-c.over
+	case errors.Is(err, errMoved):
+		c.out.Send(wire.OpBye, 0, nil)
+	case errors.Is(err, ErrRefused):
+		c.reply(new(wire.Call), err)
+		c.out.Flush()
 	}
 	c.server.remove(c)
 	c.out.Close(err)
@@ -204,9 +200,6 @@ func (c *serverConn) hello() error {
 		w, err = c.server.welcome()
 	}
 	if err != nil {
-		if !errors.Is(err, wire.ErrMessage) {
-			c.refuse(err)
-		}
 		return err
 	}
 	return c.tell(w)

@@ -78,7 +78,7 @@ func FuzzOwner(f *testing.F) {
 		c := newServerConn(s, theirs)
 		done := make(chan struct{})
 		go func() {
-			c.serve()
+			c.serve(nil)
 			close(done)
 		}()
 		read := make(chan struct{})
