@@ -380,7 +380,6 @@ func withoutOwner(t *testing.T, guest *Limiter) {
 	old := guest.now.Load()
 	guest.mu.Lock()
 	guest.put(nil)
-	guest.seeking = true
 	guest.mu.Unlock()
 	old.close()
 }

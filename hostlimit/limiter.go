@@ -38,8 +38,7 @@ type Limiter struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when there is another backend
-	seeking bool
-	failure error // why the file could not be taken over
+	failure error         // why the file could not be taken over
 	closed  chan struct{}
 	closing sync.Once
 	err     error // of Close

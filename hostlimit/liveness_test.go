@@ -454,7 +454,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)
-		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
 		l.methods = methods{l}
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(nil)
@@ -498,7 +498,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		defer c.close()
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)
-		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
 		l.methods = methods{l}
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(&backend{conn: c})

@@ -37,7 +37,7 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{}), seeking: true}
+	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
 	l.methods = methods{l}
 	l.limits.Store(declare(limits))
 	l.base = limits
@@ -186,7 +186,6 @@ func (l *Limiter) become(b *backend) error {
 		b.close()
 		return nil
 	}
-	l.seeking = false
 	l.put(b)
 	l.failure = nil
 	close(l.changed)
@@ -228,11 +227,10 @@ func (l *Limiter) leave(is func(*backend) bool, why error, after func(*backend))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.now.Load()
-	if b == nil || l.seeking || l.isClosed() || !is(b) {
+	if b == nil || l.isClosed() || !is(b) {
 		return
 	}
 	l.put(nil)
-	l.seeking = true
 	l.running.Go(func() {
 		tell(l.events, Event{Role: RoleNone, Err: why})
 		after(b)
