@@ -55,7 +55,7 @@ func (c *Call) Check() error {
 		return fmt.Errorf("%w: %d requests, want at most %d", ErrTooLong, n, MaxRequests)
 	}
 	for i := range c.Requests {
-		err := CheckRequest(&c.Requests[i])
+		err := checkRequest(&c.Requests[i])
 		switch {
 		case err == nil:
 		case c.Op == OpEach:
@@ -75,8 +75,8 @@ func (c *Call) Check() error {
 	return nil
 }
 
-// CheckRequest returns an error if a request does not fit into a message.
-func CheckRequest(q *stint.Request) error {
+// checkRequest returns an error if a request does not fit into a message.
+func checkRequest(q *stint.Request) error {
 	if q.Mode > stint.UpTo {
 		return fmt.Errorf("hostlimit: there is no Mode %d", q.Mode)
 	}

@@ -107,7 +107,7 @@ func TestCall(t *testing.T) {
 		} {
 			l.Durability = stint.Leased
 			q := stint.Request{Key: one, Limit: l}
-			require.NoError(t, CheckRequest(&q))
+			require.NoError(t, checkRequest(&q))
 			r := NewBody(Append(nil, func(b *Body) { b.request(&q) }))
 			var read stint.Request
 			r.request(&read)
@@ -115,7 +115,7 @@ func TestCall(t *testing.T) {
 			require.NoError(t, r.End())
 			require.NoError(t, r.zone)
 		}
-		require.Error(t, CheckRequest(&stint.Request{Limit: stint.EachDay(5, nil).StartingAt(25 * time.Hour)}))
+		require.Error(t, checkRequest(&stint.Request{Limit: stint.EachDay(5, nil).StartingAt(25 * time.Hour)}))
 		none := strings.Replace(string(Append(nil, (&Call{Op: OpEach, Errs: make([]error, 2), Requests: []stint.Request{
 			{Key: one, Limit: stint.EachDay(5, berlin)}, {Key: one}}}).Arguments)), "Europe/Berlin", "Europe/Brelin", 1)
 		strange, err := readCall(OpEach, NewBody([]byte(none)))
