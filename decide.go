@@ -181,7 +181,7 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 				answer = fastYield
 			}
 		}
-		s.CountLocked(uint16(a.key.Name), denied(wait))
+		s.CountLocked(uint16(a.key.Name), denied(wait == 0))
 	}
 	if d != nil {
 		d.Allowed = wait == 0

@@ -431,20 +431,19 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 // countLocked counts a decision to spend.
 func (r *request) countLocked(allowed bool) {
 	if r.op == opSpend && (allowed || !r.waits) {
-		wait := int64(1)
 		if allowed {
-			r.counted, wait = 1, 0
+			r.counted = 1
 		}
-		r.shard.CountLocked(uint16(r.key.Name), denied(wait))
+		r.shard.CountLocked(uint16(r.key.Name), denied(allowed))
 	}
 }
 
-// denied returns 1 if a decision with this wait denies, and otherwise 0.
-func denied(wait int64) uint {
-	if wait != 0 {
-		return 1
+// denied returns 0 or 1, without a branch.
+func denied(allowed bool) uint {
+	if allowed {
+		return 0
 	}
-	return 0
+	return 1
 }
 
 // writeLocked gives the bucket its new TAT, and a slot if it had none.

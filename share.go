@@ -408,11 +408,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 			f.shard.Use(f.index)
 		}
 		if pays || i == 0 || i == 1 && !sd.TotalPays() {
-			wait := int64(1)
-			if pays {
-				wait = 0
-			}
-			f.shard.CountLocked(uint16(keys[i].Name), denied(wait))
+			f.shard.CountLocked(uint16(keys[i].Name), denied(pays))
 		}
 	}
 	return true

@@ -78,22 +78,19 @@ func (l *Limiter) Refund(reqs ...Request) (d Decision, err error) {
 // written is slow: it reads larger pieces than were written, so the processor
 // waits until these have reached its cache.
 func (l *Limiter) all(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
-	if op == opSpend && len(reqs) == 1 && l.fastPathOne(&reqs[0], d) {
-		if ds != nil {
-			ds[0] = *d
+	if op == opSpend && len(reqs) == 1 {
+		r := &reqs[0]
+		if r.Mode == CheckAndSpend && r.Limit.isZero() && l.fastPath(r.Key, r.Cost, opSpend, d) != fastDeclined {
+			if ds != nil {
+				ds[0] = *d
+			}
+			return nil
 		}
-		return nil
 	}
 	if op == opSpend && l.fastPathAll(reqs, d, ds) {
 		return nil
 	}
 	return l.slowPath(ctx, reqs, d, ds, op)
-}
-
-// fastPathOne is fastPath for a request that is alone, with the lane of a hot
-// bucket. It reports whether it decided.
-func (l *Limiter) fastPathOne(r *Request, d *Decision) bool {
-	return r.Mode == CheckAndSpend && r.Limit.isZero() && l.fastPath(r.Key, r.Cost, opSpend, d) != fastDeclined
 }
 
 // fastPathAll is fastPath for a few requests that all check and spend. It
@@ -194,7 +191,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 			f.shard.Use(f.index)
 		}
 		if allowed || f.wait != 0 {
-			f.shard.CountLocked(uint16(reqs[i].Key.Name), denied(f.wait))
+			f.shard.CountLocked(uint16(reqs[i].Key.Name), denied(f.wait == 0))
 		}
 	}
 	return strictest
