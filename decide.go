@@ -95,7 +95,7 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		s.Prefetch(a.hash)
 		a.now = l.clock.Now()
 	}
-	if n := l.laneOf(a); n != nil {
+	if n := l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash); n != nil {
 		if answer := l.decideInLane(n, a, d, laneTries); answer != fastDeclined {
 			return answer
 		}
@@ -105,7 +105,7 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		s.Mu.Lock()
 	}
 	var answer fastAnswer
-	if n := l.laneOf(a); n != nil { // while this waited for the lock
+	if n := l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash); n != nil { // while this waited for the lock
 		answer = l.decideInLane(n, a, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(a, d)
@@ -195,11 +195,6 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
 	}
 	return answer
-}
-
-// laneOf returns the lane of the bucket, or nil.
-func (l *Limiter) laneOf(a *ask) *cache.Lane {
-	return l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash)
 }
 
 // laneTries is how often a decision tries to swap the TAT of a lane without the

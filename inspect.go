@@ -34,7 +34,8 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 		if name == Unknown {
 			return // the store has the holds there
 		}
-		fresh := l.freshKeys(name)
+		fresh := make(map[Key]bool) // those whose present state may not be in the store
+		l.cache.Fresh(uint16(name), func(id string) { fresh[Key{name, id}] = true })
 		for c, err := range l.store.All(name) {
 			if err != nil {
 				yield(Bucket{}, fmt.Errorf("stint: list buckets: %w", err))
@@ -64,14 +65,6 @@ func (l *Limiter) Buckets(name Name) iter.Seq2[Bucket, error] {
 			}
 		}
 	}
-}
-
-// freshKeys returns the buckets in memory whose present state may not be in the
-// store.
-func (l *Limiter) freshKeys(name Name) map[Key]bool {
-	fresh := make(map[Key]bool)
-	l.cache.Fresh(uint16(name), func(id string) { fresh[Key{name, id}] = true })
-	return fresh
 }
 
 // Bucket returns the state of one bucket, which may be full. Bucket changes

@@ -169,7 +169,11 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		Store: storeForCache(store), Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
 		Interval: o.FlushInterval, Timeout: o.CommitTimeout,
 	}, forCache(limits))
-	wrong, err := l.cache.Begin(limits.numbers(), limits.moveBack(l.clock))
+	var names []uint16
+	for _, name := range limits.order {
+		names = append(names, uint16(name))
+	}
+	wrong, err := l.cache.Begin(names, limits.moveBack(l.clock))
 	if err != nil {
 		return nil, err
 	}
@@ -201,15 +205,6 @@ func (ls *Limits) moveBack(c *clock.Clock) func(key cache.Key, tat, back int64) 
 		}
 		return back, true
 	}
-}
-
-// numbers returns the numbers of the Names.
-func (ls *Limits) numbers() []uint16 {
-	numbers := make([]uint16, len(ls.order))
-	for i, name := range ls.order {
-		numbers[i] = uint16(name)
-	}
-	return numbers
 }
 
 // Limits returns the limits in force, or those that SetLimits is putting in

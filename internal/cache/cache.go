@@ -199,7 +199,7 @@ func (c *Cache) Health() []error {
 	f := c.flusher
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
-	unsaved := since.Failure{Err: f.status.Err, Since: f.failing}
+	unsaved := f.failing
 	if unsaved.Err == nil {
 		unsaved = f.commit
 	}

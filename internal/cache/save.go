@@ -49,7 +49,7 @@ type flusher struct {
 
 	statusMu sync.Mutex
 	status   SaveStats     // of flushes
-	failing  time.Time     // begin of the flushes that failed in a row
+	failing  since.Failure // of the last flush
 	commit   since.Failure // of the last commit; none once a commit or a flush succeeded
 	saving   watch         // of Store.Save
 	upkeep   watch         // of Store.Maintain
@@ -160,10 +160,9 @@ func (f *flusher) record(buckets int, took time.Duration, err error) {
 	}
 	st.Failures++
 	if st.Err == nil {
-		f.failing = time.Unix(0, f.clock.Now())
 		f.tell.Failed(err)
 	}
-	st.Err = err
+	st.Err, f.failing = err, f.failing.Next(err, time.Unix(0, f.clock.Now()))
 }
 
 // committed notes how a commit ended, for Health.
@@ -177,11 +176,10 @@ func (f *flusher) committed(err error) {
 func (f *flusher) recovered() {
 	f.statusMu.Lock()
 	defer f.statusMu.Unlock()
-	f.commit = since.Failure{}
 	if f.status.Err != nil {
-		f.status.Err = nil
 		f.tell.Recovered()
 	}
+	f.status.Err, f.failing, f.commit = nil, since.Failure{}, since.Failure{}
 }
 
 // full reports whether memory has no space for another bucket.
