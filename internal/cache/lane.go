@@ -12,25 +12,18 @@ import (
 // shard. A lock that many goroutines want at once costs more than the work that it
 // guards: its cache line moves from core to core, and goroutines end up waiting for
 // the scheduler. A fast path that fails to swap the TAT twice takes the lock after
-// all, because too many processors try. Those that wait for the lock leave the line
-// of the TAT to the others.
+// all, and those that wait for it leave the line of the TAT to the others.
 //
-// A fast path counts the spends for which it had to wait for the lock. After
-// promoteAfter of them at one bucket, and none at another bucket of the shard in
-// between, it publishes a lane. The lane then has the bucket's TAT, and the TAT in
-// the slot is out of date. Fast paths for the bucket find the lane before they ask
-// for the lock, and compare and swap its TAT. A denial writes nothing but its
-// count.
+// After promoteAfter spends in a row at one bucket for which a fast path had to wait
+// for the lock of the shard, it publishes a lane. The lane then has the bucket's TAT,
+// and the TAT in the slot is out of date. Fast paths find the lane before they ask
+// for the lock, and compare and swap its TAT. A denial writes nothing but its count.
 //
 // All else that needs a TAT locks the shard with Lock, which also retires
 // the lane: it puts LaneRetired in place of the TAT, and writes the TAT to the
-// slot. So a hold, a flush, an eviction, new limits, or a spend from several
-// buckets finds the TATs of all buckets in their slots. A decision that finds
-// LaneRetired takes the lock instead. The bucket gets a new lane as soon as a fast
-// path has to wait again, so flushes and changed limits cost a hot bucket little. A
-// decision that read its TAT from the old lane cannot swap a stale one into the new
-// lane. Fast paths for other buckets of the shard take the lock without retiring
-// the lane, because they change only their own slots.
+// slot. A decision that finds LaneRetired takes the lock instead, and one that read
+// its TAT before cannot swap a stale one into the bucket's next lane. Fast paths for
+// other buckets of the shard leave the lane, because they change only their own slots.
 //
 // A shard has at most one lane. A bucket gets none if it has a hold or a queue, or
 // if only a Check has clamped it, because a lane does not record that it is used
