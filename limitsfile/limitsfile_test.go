@@ -200,6 +200,7 @@ func TestSyntaxLine(t *testing.T) {
 		"# a\n\n# M\xfcller\nb: c\n":  "defaults:3: not YAML: invalid leading UTF-8 octet (value: 252)",
 		"a: b\nc: \x01\n":             "defaults:2: not YAML: control characters are not allowed (value: 1)",
 		"a: b\nc: *d\n":               "defaults:2: not YAML: unknown anchor 'd' referenced",
+		"a: b\nc2\n\n# d\n\ne: f\n":   "defaults:2: not YAML: could not find expected ':'",
 		"a: {\n":                      "defaults:1: not YAML: did not find expected node content",
 		"a: \"b\n\nc: d\n":            "defaults:3: not YAML: found unexpected end of stream",
 	} {

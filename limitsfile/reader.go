@@ -474,6 +474,9 @@ func (r *reader) failSyntax(err error, data []byte) {
 		wrong = &yaml.LoadError{Message: err.Error()}
 	}
 	line := wrong.Mark.Line
+	if wrong.ContextMsg == "while scanning a simple key" { // Mark is that of the next token
+		line = wrong.ContextMark.Line
+	}
 	if line == 0 { // only the index of a byte is known
 		line = lastLine(data[:min(wrong.Mark.Index+1, len(data))])
 	}
