@@ -52,7 +52,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 
 	"go.yaml.in/yaml/v4"
 
@@ -141,9 +140,11 @@ func Labels(files ...string) ([]string, error) {
 		})
 	}
 	var labels []string
+	seen := map[string]bool{"": true} // no label
 	for _, err := range r.all {
 		wrong, ok := errors.AsType[*stint.ConfigError](err)
-		if ok && errors.Is(err, stint.ErrUnknownName) && wrong.Label != "" && !slices.Contains(labels, wrong.Label) {
+		if ok && errors.Is(err, stint.ErrUnknownName) && !seen[wrong.Label] {
+			seen[wrong.Label] = true
 			labels = append(labels, wrong.Label)
 		}
 	}

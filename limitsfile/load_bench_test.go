@@ -13,6 +13,21 @@ import (
 	"github.com/stint-go/stint"
 )
 
+// BenchmarkLabels collects the labels of 50,000 limits.
+func BenchmarkLabels(b *testing.B) {
+	var text bytes.Buffer
+	for i := range 50_000 {
+		fmt.Fprintf(&text, "label_%d: {burst: 1, count: 1, period: 1m}\n", i)
+	}
+	file := filepath.Join(b.TempDir(), "defaults.yml")
+	require.NoError(b, os.WriteFile(file, text.Bytes(), 0o600))
+	for b.Loop() {
+		labels, err := Labels(file)
+		require.NoError(b, err)
+		require.Len(b, labels, 50_000)
+	}
+}
+
 // BenchmarkLoad loads a million overrides, and reports the live heap of each.
 func BenchmarkLoad(b *testing.B) {
 	const ids = 1_000_000
