@@ -158,8 +158,8 @@ func digits(b []byte) (n int, ok bool) {
 // milliseconds, microseconds or nanoseconds. The number of digits tells them
 // apart.
 func parseUnixTime(b []byte) (at int64, ok bool) {
-	whole, _, _ := bytes.Cut(b, []byte("."))
-	if _, ok := digits(whole); !ok || len(whole) < 9 {
+	whole, fraction, _ := bytes.Cut(b, []byte("."))
+	if _, ok := digits(whole); !ok || len(whole) < 9 || len(bytes.Trim(fraction, "0123456789")) > 0 {
 		return 0, false
 	}
 	units := []string{"s", "ms", "us", "ns"}
