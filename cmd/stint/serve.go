@@ -213,6 +213,9 @@ func (s *server) serveMetrics(address string) (end func(), err error) {
 // check reads the flags and the password.
 func (f *serveFlags) check(s *server) error {
 	cmd := f.limits.cmd
+	if err := f.limits.misused(); err != nil {
+		return err
+	}
 	if f.most < 1 {
 		return misuse(cmd, "--max-connections %d: must be 1 or more", f.most)
 	}

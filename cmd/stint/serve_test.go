@@ -752,6 +752,9 @@ func TestServeRefuses(t *testing.T) {
 // Flags that would let strangers in, or mean nothing, are refused.
 func TestServeMisuse(t *testing.T) {
 	db := serveDB(t)
+	r := runArgs(t, "serve", "--db", db, "--overrides", "x.yml")
+	assert.Contains(t, r.stderr, "--overrides goes with --limits")
+	assert.NoFileExists(t, db)
 	for args, want := range map[string]string{
 		"--listen 0.0.0.0:6380":            "other machines can reach it: add --password-file",
 		"--listen :6380":                   "other machines can reach it",
@@ -761,7 +764,6 @@ func TestServeMisuse(t *testing.T) {
 		"--listen a:b:c":                   "want the path of a socket, or HOST:PORT",
 		"--durability fast":                "must be memory, flushed, leased or synced",
 		"--max-connections 0":              "must be 1 or more",
-		"--overrides x.yml":                "--overrides goes with --limits",
 		"--limits missing.yml":             "missing.yml",
 		"--password-file missing":          "missing",
 		"--socket-group no-such-group":     "no-such-group",
@@ -772,7 +774,7 @@ func TestServeMisuse(t *testing.T) {
 		assert.NotZero(t, r.status, args)
 		assert.Contains(t, r.stderr, want, args)
 	}
-	r := runArgs(t, "serve", "--db", db, "--password-file", write(t, "empty", "\n"))
+	r = runArgs(t, "serve", "--db", db, "--password-file", write(t, "empty", "\n"))
 	assert.Contains(t, r.stderr, "is empty")
 }
 
