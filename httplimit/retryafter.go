@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -104,11 +105,22 @@ func decimal(s string) (n float64, ok bool) {
 	return n, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
+// unpadded is a byte sequence in base64 without the padding. Text that looks like
+// one inside a string is part of a string with "=", too.
+var unpadded = regexp.MustCompile(`=:(?:[0-9A-Za-z+/]{4})*[0-9A-Za-z+/]{2,3}:`)
+
+// pad adds the padding, which RFC 9651 asks for but lets parsers do without.
+func pad(sequence string) string {
+	digits := len(sequence) - len("=::")
+	return strings.TrimSuffix(sequence, ":") + "=="[:4-digits%4] + ":"
+}
+
 // nothingLeft reports whether a RateLimit field has a policy with nothing left,
 // and for how long, as in draft-ietf-httpapi-ratelimit-headers-11. It ignores a
 // malformed field, as RFC 9651 demands.
 func nothingLeft(lines []string) (wait time.Duration, empty bool) {
-	policies, err := httpsfv.UnmarshalList(lines)
+	field := unpadded.ReplaceAllStringFunc(strings.Join(lines, ","), pad)
+	policies, err := httpsfv.UnmarshalList([]string{field})
 	if err != nil {
 		return 0, false
 	}
