@@ -66,6 +66,12 @@ func ReadScenario(content []byte) (*Scenario, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(content))
 	dec.KnownFields(true)
 	if err := dec.Decode(&in); err != nil && err != io.EOF {
+		if wrong, ok := errors.AsType[*yaml.LoadError](err); ok { // as in package limitsfile
+			if wrong.ContextMsg == "while scanning a simple key" {
+				wrong.Mark = wrong.ContextMark
+			}
+			wrong.Mark.Line = min(wrong.Mark.Line, 1+bytes.Count(content[:max(0, len(content)-1)], []byte("\n")))
+		}
 		text := strings.Join(strings.Fields(err.Error()), " ")
 		text = goType.ReplaceAllString(text, ": a scenario has title, limits and load, or total and tenants")
 		return nil, errors.New(text)
