@@ -301,13 +301,14 @@ func (f *replayFlags) load(c *replay.Config, number func(label string) (stint.Na
 		if err != nil {
 			return nil, err
 		}
+		limit := label
 		if f.limits.file == "" {
-			label = limits.Names()[name].Limit.String()
+			limit = limits.Names()[name].Limit.String()
 		}
-		if slices.ContainsFunc(c.Deciding, func(d replay.Deciding) bool { return d.Limit == label }) {
+		if slices.ContainsFunc(c.Deciding, func(d replay.Deciding) bool { return d.Limit == limit }) {
 			return nil, fmt.Errorf("the limit %s is given twice: once is enough", label)
 		}
-		c.Deciding = append(c.Deciding, replay.Deciding{Name: name, Limit: label})
+		c.Deciding = append(c.Deciding, replay.Deciding{Name: name, Limit: limit})
 	}
 	return limits, nil
 }

@@ -110,6 +110,8 @@ limit         denied  of all  ids  denied most
 			"--try=":                  "no limit in --try",
 			"--try 1":                 `"1"`,
 			"--limit 1/1m --and x":    `"x"`,
+
+			"--limit 5/1m --name 9/1h --and 9/1h": "the limit 9/1h is given twice",
 		} {
 			r := runArgs(t, append(strings.Fields("replay "+args), log)...)
 			assert.Equal(t, 2, r.status)
