@@ -276,6 +276,68 @@ func TestLocalNotDurable(t *testing.T) {
 	require.NotErrorIs(t, err, ErrAway)
 }
 
+// heldStore is a Store that saves nothing before it may.
+type heldStore struct {
+	stint.Store
+	may chan struct{}
+}
+
+func (s *heldStore) Save(changes []stint.Change) error {
+	<-s.may
+	return s.Store.Save(changes)
+}
+
+// If the commit of a call of two trips that this machine decides is late, all that
+// it spent is returned, here or, if the server has been charged by then, there.
+func TestUndoNotDurable(t *testing.T) {
+	t.Parallel()
+	for name, charged := range map[string]bool{"here": false, "there": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
+			_, opts.Prefix = commonServer(t)
+			limit := leasedLimit(stint.PerHour(8))
+			c := newLine()
+			l := c.node(t, testLimits(t, limit), opts)
+			file, store := l.node.Local, &heldStore{stint.NewMemStore(), make(chan struct{})}
+			var err error
+			l.node.Local, err = stint.New(store, file.Limits(), &stint.Options{Now: clock.now, CommitTimeout: time.Millisecond})
+			require.NoError(t, err)
+			require.NoError(t, file.Close())
+			c.fail(errCut)
+			const ids = 65
+			var asks []*script.Request
+			for i := range ids {
+				r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 2}, script.Spend)
+				require.NoError(t, err)
+				asks = append(asks, &r.Request)
+			}
+			trips := l.trips(script.Spend, asks, time.Now())
+			require.Len(t, trips, 2)
+			l.carryOutAll(trips)
+			back := func() {
+				close(store.may)
+				c.mend()
+				l.comesBack(t)
+			}
+			if charged {
+				back()
+			}
+			require.ErrorIs(t, l.outcome(script.Spend, trips), stint.ErrNotDurable)
+			if !charged {
+				back()
+			}
+			require.NoError(t, l.Close())
+			require.Equal(t, charged, l.Stats().Charged > 0)
+			again := newLimiter(t, limit, func(o *Options) { o.Now, o.Prefix = clock.now, opts.Prefix })
+			for i := range ids {
+				require.EqualValues(t, 8, again.left(t, perID.Key(strconv.Itoa(i))), i)
+			}
+		})
+	}
+}
+
 // A hold that this machine has seen is in force while the server is away, also
 // after a restart, and ends when it has ended at the server.
 func TestHoldWhileAway(t *testing.T) {
