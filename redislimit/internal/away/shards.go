@@ -32,10 +32,12 @@ func (n *Node) OfSlot(slot uint16) *Outage {
 func (n *Node) Outages() []*Outage {
 	all := []*Outage{&n.whole}
 	if of := n.shards.Load(); of != nil {
+		var last *Outage
 		for _, o := range of {
-			if o != nil && !slices.Contains(all, o) {
+			if o != last && o != nil && !slices.Contains(all, o) { // mostly a shard has a range of slots
 				all = append(all, o)
 			}
+			last = o
 		}
 	}
 	return all
