@@ -476,14 +476,9 @@ func (r *request) writeLocked(now int64) {
 func (r *request) change() cache.Change {
 	return cache.Change{
 		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
-		Turns: r.turns, Counted: int(r.counted), Builds: r.builds(), Stays: r.stays,
+		Turns: r.turns, Counted: int(r.counted), Stays: r.stays,
+		Builds: r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0,
 	}
-}
-
-// builds reports whether the answer builds on the TAT that the request finds,
-// even if the request changes nothing.
-func (r *request) builds() bool {
-	return r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0
 }
 
 // outliveGivenLocked makes a reset durable if given limits have changed the bucket

@@ -297,27 +297,21 @@ func (as *answers) await(ctx context.Context, l *Limiter, reqs []Request, ds []D
 	return errors.Join(as.errs...)
 }
 
-// fastPathEach is fastPathOf for a request of a DoEach.
+// fastPathEach is fastPathOf for a request of a DoEach, whose Limit may be the
+// configured one.
 func (l *Limiter) fastPathEach(a *ask, r *Request, d *Decision) fastAnswer {
 	if r.Limit.isZero() {
 		return l.fastPathOf(a, d)
 	}
-	a.shard.Lock()
-	answer := fastDeclined
-	if l.configuredLocked(&a.located, r) {
+	s, answer := a.shard, fastDeclined
+	s.Lock()
+	i, ok := s.Find(uint16(r.Key.Name), r.Key.ID, a.hash)
+	if ok && s.Limits != nil && same(r.Limit, limitsIn(s).rules[s.At(i).Rule()].limit, l.opts.Durability) {
 		answer = l.fastPathLocked(a, d)
 	}
-	a.shard.Mu.Unlock()
+	s.Mu.Unlock()
 	if answer == fastYield {
 		runtime.Gosched()
 	}
 	return answer
-}
-
-// configuredLocked reports whether the bucket is in memory, and the limit of
-// the request is the configured one.
-func (l *Limiter) configuredLocked(at *located, r *Request) bool {
-	s := at.shard
-	i, ok := s.Find(uint16(r.Key.Name), r.Key.ID, at.hash)
-	return ok && s.Limits != nil && same(r.Limit, limitsIn(s).rules[s.At(i).Rule()].limit, l.opts.Durability)
 }

@@ -332,18 +332,12 @@ func (c *Cache) SpendLeasedLocked(s *Shard, i uint32, hash uint64, lease *Lease,
 	}
 	s.Write(i, to)
 	if when == needSoon {
-		late = c.renewLocked(s, hash, b, next)
+		in, ch := c.commits.Lock(false), renewalOf(s, hash, b)
+		c.putLocked(in, &ch, b, next)
+		late = c.commits.Late()
+		c.commits.Unlock()
 	}
 	return true, late
-}
-
-// renewLocked puts the next lease of the bucket in b into a batch.
-func (c *Cache) renewLocked(s *Shard, hash uint64, b table.Slot, tat int64) (late bool) {
-	in := c.commits.Lock(false)
-	defer c.commits.Unlock()
-	ch := renewalOf(s, hash, b)
-	c.putLocked(in, &ch, b, tat)
-	return c.commits.Late()
 }
 
 // putHoldLocked puts a hold into a batch. It is in force in memory already.
