@@ -298,3 +298,24 @@ func TestLongLabel(t *testing.T) {
 	_, err = Serve(l, filePath(t), nil)
 	require.ErrorContains(t, err, want)
 }
+
+// The space for decisions may have those of an earlier call. In a Limiter whose owner
+// has just changed to this process, a request with an error has none of them.
+func TestDecisionsOfAnEarlierCall(t *testing.T) {
+	owner := openOn(t, filePath(t), limitsWith(t, nil), nil)
+	long, a := perID.Key(strings.Repeat("x", 600)), perID.Key("a")
+	earlier := stint.Decision{Allowed: true, Remaining: 7}
+
+	ds := []stint.Decision{earlier, earlier}
+	err := owner.methods.DoEach(t.Context(), []stint.Request{long.Cost(1), a.Cost(1)}, ds) // as when it began in a guest
+	require.ErrorIs(t, err, stint.ErrInvalidID)
+	require.Zero(t, ds[0])
+	require.EqualValues(t, 1, ds[1].Taken)
+
+	c := wire.Call{Op: wire.OpEach, Requests: []stint.Request{a.Cost(1), a.Cost(1)},
+		Decisions: []stint.Decision{earlier, earlier}, Errs: []error{nil, ErrZone}}
+	require.NoError(t, owner.now.Load().server.do(t.Context(), &c))
+	require.Equal(t, []error{nil, ErrZone}, c.Errs)
+	require.EqualValues(t, 1, c.Decisions[0].Taken)
+	require.Zero(t, c.Decisions[1])
+}

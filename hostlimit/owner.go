@@ -65,6 +65,7 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 // each decides each request by itself, and finds the error of each. Requests between
 // two that have an error already are decided at once.
 func (s *Server) each(c *wire.Call) {
+	clear(c.Decisions) // of an earlier call
 	for first, end := 0, 0; first < len(c.Requests); first = end + 1 {
 		for end = first; end < len(c.Requests) && c.Errs[end] == nil; end++ {
 		}
