@@ -109,6 +109,38 @@ func TestHostileGuest(t *testing.T) {
 	require.NoError(t, polite.Health())
 }
 
+// A guest reads why an owner of another version refuses it. These bytes stay.
+func TestRefusalOfAnotherVersion(t *testing.T) {
+	path := filePath(t)
+	openOn(t, path, limitsWith(t, nil), nil)
+	const text = "hostlimit: refused: the guest has version 6 of the protocol, the owner 9"
+	const length = "\x00\x00\x00\x52" // of what follows
+	const reply = "\x03\x00\x00\x00\x00"
+	const refused, refusedBefore = "\x80\x80\x20", "\x80\x80\x40" // the kind, now and in an older list
+
+	nc := dialRaw(t, path)
+	_, err := nc.Write([]byte("\x00\x00\x00\x0e\x01\x00\x00\x00\x00stint\x00\x06\x00\x00"))
+	require.NoError(t, err)
+	require.Equal(t, length+reply+"\x01"+refused+"\x48"+text, string(closedSoon(t, nc)))
+
+	for _, kind := range []string{refused, refusedBefore} {
+		ours, theirs := net.Pipe()
+		go io.Copy(io.Discard, theirs)
+		go theirs.Write([]byte(length + reply + "\x01" + kind + "\x48" + text))
+		_, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		require.EqualError(t, err, text)
+		require.ErrorIs(t, err, ErrRefused)
+		require.NotErrorIs(t, err, ErrNoOwner, "Open would try again")
+	}
+
+	ours, theirs := net.Pipe()
+	go io.Copy(io.Discard, theirs)
+	go theirs.Write([]byte("\x00\x00\x00\x05\x07\x00\x00\x00\x00"))
+	_, err = newConn(ours, nil, time.Minute, func(*conn, error) {})
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorContains(t, err, "closing", "a goodbye")
+}
+
 // An owner disconnects a guest that sends half a frame, and one that never
 // reads.
 func TestSlowGuest(t *testing.T) {

@@ -20,7 +20,7 @@ var (
 var ErrNotDone = errors.New("hostlimit: the owner is closing")
 
 // kinds are the errors that keep their identity on the way to a guest, in the
-// order of their bits in the protocol, after that of any error.
+// order of their bits in the protocol.
 var kinds = [...]error{
 	ErrNotDone, stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost,
 	stint.ErrCostOverBurst, stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, errors.ErrUnsupported,
@@ -28,7 +28,7 @@ var kinds = [...]error{
 	stint.ErrNameMismatch, context.DeadlineExceeded, context.Canceled, ErrRefused, ErrNoOwner, ErrNoAnswer, ErrZone,
 }
 
-const kindConfig = 2 << len(kinds)
+const kindConfig = 1 << len(kinds)
 
 // maxErrorText is the largest number of bytes of an error's text. The errors of
 // MaxRequests requests fit into a frame.
@@ -43,14 +43,15 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.text }
 func (e *remoteError) Unwrap() []error { return e.kinds }
 
-// Error writes or reads an error, or nil. A malformed one is ErrMessage.
+// Error writes or reads an error, or nil. A malformed one is ErrMessage. The form
+// stays, so that a guest of another version reads why it is refused.
 func (b *Body) Error(err *error) {
-	bits, text := uint64(0), ""
-	if b.writes && *err != nil {
-		bits, text = 1, (*err).Error()
+	failed, bits, text := *err != nil, uint64(0), ""
+	if b.writes && failed {
+		text = (*err).Error()
 		for i, kind := range kinds {
 			if errors.Is(*err, kind) {
-				bits |= 2 << i
+				bits |= 1 << i
 			}
 		}
 		if config := (*stint.ConfigError)(nil); errors.As(*err, &config) {
@@ -60,7 +61,8 @@ func (b *Body) Error(err *error) {
 			text = text[:maxErrorText-3] + "..."
 		}
 	}
-	if unsigned(b, &bits, 2*kindConfig-1); bits != 0 {
+	if b.bools(&failed); failed {
+		unsigned(b, &bits, 2*kindConfig-1)
 		b.text(&text, maxErrorText)
 	}
 	if b.writes {
@@ -68,10 +70,10 @@ func (b *Body) Error(err *error) {
 	}
 	if *err = nil; b.bad {
 		*err = ErrMessage
-	} else if bits != 0 {
+	} else if failed {
 		e := &remoteError{text: text}
 		for i, kind := range kinds {
-			if bits&(2<<i) != 0 {
+			if bits&(1<<i) != 0 {
 				e.kinds = append(e.kinds, kind)
 			}
 		}

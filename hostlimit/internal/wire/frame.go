@@ -28,9 +28,11 @@ const (
 // Op says what a frame is.
 type Op uint8
 
-// The frames that are not calls.
+// The frames that are not calls. OpHello, OpReply and OpBye keep their numbers: with
+// them an owner refuses a guest of another version.
 const (
 	OpHello Op = iota + 1
+	_          // up to version 6: Names of a guest
 	OpReply    // the last frame of an answer
 	OpPart     // of an answer: more follows
 	OpAbort    // ends the context of the call with the same number

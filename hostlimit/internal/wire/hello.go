@@ -108,9 +108,12 @@ type Welcome struct {
 }
 
 // Welcome writes or reads the owner's answer to a hello or a ping. The error may be
-// the owner's.
+// the owner's: then it refuses the guest.
 func (b *Body) Welcome(w *Welcome) (err error) {
 	if b.Error(&err); err != nil {
+		if e, ok := err.(*remoteError); ok { // in another version the kinds may have other bits
+			e.kinds = []error{ErrRefused}
+		}
 		return err
 	}
 	signed(b, &w.PID)
