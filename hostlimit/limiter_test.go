@@ -319,3 +319,30 @@ func TestDecisionsOfAnEarlierCall(t *testing.T) {
 	require.EqualValues(t, 1, c.Decisions[0].Taken)
 	require.Zero(t, c.Decisions[1])
 }
+
+// The owner leaves ids to its stint.Limiter, which resets the keys before a mistaken
+// one, and counts the mistakes.
+func TestIDsThatAreTooLong(t *testing.T) {
+	owner := openOn(t, filePath(t), limitsWith(t, nil), nil)
+	a, long := perID.Key("a"), perID.Key(strings.Repeat("x", 600))
+	require.NoError(t, errorOf(owner.Spend(a, 50)))
+	require.ErrorIs(t, owner.Reset(a, long), stint.ErrInvalidID)
+	b, err := owner.Bucket(a)
+	require.NoError(t, err)
+	require.EqualValues(t, 100, b.Remaining)
+
+	for name, call := range map[string]func() error{
+		"Wait":     func() error { return errorOf(owner.Wait(t.Context(), long.Cost(1))) },
+		"Reserve":  func() error { return errorOf(owner.Reserve(long.Cost(1))) },
+		"SpendAll": func() error { return errorOf(owner.SpendAll(long.Cost(1))) },
+	} {
+		before := owner.Stats().Limits[perID].Errors
+		require.ErrorIs(t, call(), stint.ErrInvalidID, name)
+		require.Equal(t, before+1, owner.Stats().Limits[perID].Errors, name)
+	}
+
+	_, err = owner.SpendAll(make([]stint.Request, wire.MaxRequests+1)...)
+	require.ErrorIs(t, err, wire.ErrTooLong, "a guest could not send it")
+	_, err = owner.Number(strings.Repeat("x", wire.MaxLabel+1))
+	require.ErrorIs(t, err, wire.ErrTooLong, "a guest could not send it")
+}

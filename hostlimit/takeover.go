@@ -289,11 +289,11 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 		waits = context.Background()
 	}
 	for {
-		clear(c.Errs)                     // of the last owner
-		if err := c.Check(); err != nil { // in the owner, too: it may be a guest next time
+		b, changed := l.backend()
+		clear(c.Errs) // of the last owner
+		if err := c.Check(b != nil && b.limiter != nil); err != nil {
 			return err
 		}
-		b, changed := l.backend()
 		err := errMoved
 		if b != nil {
 			if err = l.doWith(ctx, b, c); errors.Is(err, stint.ErrClosed) && !l.isClosed() {

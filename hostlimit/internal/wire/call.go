@@ -49,10 +49,17 @@ type Call struct {
 }
 
 // Check returns an error if an argument does not fit into a message. The requests
-// of OpEach have their own errors.
-func (c *Call) Check() error {
+// of OpEach have their own errors. A call that is carried out here may have to be sent
+// next time, so it has the same bounds; the Limiter itself checks each request and key.
+func (c *Call) Check(here bool) error {
 	if n := len(c.Requests); n > MaxRequests {
 		return fmt.Errorf("%w: %d requests, want at most %d", ErrTooLong, n, MaxRequests)
+	}
+	if n := len(c.Label); n > MaxLabel {
+		return fmt.Errorf("%w: a label of %d bytes, want at most %d", ErrTooLong, n, MaxLabel)
+	}
+	if here {
+		return nil
 	}
 	for i := range c.Requests {
 		err := checkRequest(&c.Requests[i])
@@ -68,9 +75,6 @@ func (c *Call) Check() error {
 		if err := checkID(key); err != nil {
 			return err
 		}
-	}
-	if n := len(c.Label); n > MaxLabel {
-		return fmt.Errorf("%w: a label of %d bytes, want at most %d", ErrTooLong, n, MaxLabel)
 	}
 	return nil
 }

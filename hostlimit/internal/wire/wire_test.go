@@ -134,15 +134,15 @@ func TestCall(t *testing.T) {
 		for i := range long.Requests {
 			long.Requests[i] = stint.Request{Key: one, Cost: math.MinInt64, Limit: limit}
 		}
-		require.NoError(t, long.Check())
+		require.NoError(t, long.Check(false))
 		_, err := AppendFrame(nil, OpSpend, 1, long.Arguments)
 		require.NoError(t, err, "what Check accepts fits into a frame")
 		long.Requests = append(long.Requests, stint.Request{})
-		require.ErrorIs(t, long.Check(), ErrTooLong)
+		require.ErrorIs(t, long.Check(false), ErrTooLong)
 		b, err := AppendFrame([]byte("kept"), OpPart, 1, func(b *Body) { b.Raw(make([]byte, MaxFrame)) })
 		require.ErrorIs(t, err, ErrTooLong)
 		require.Equal(t, "kept", string(b))
-		require.ErrorIs(t, (&Call{Op: OpBucket, Keys: []stint.Key{{ID: one.ID + "x"}}}).Check(), stint.ErrInvalidID)
+		require.ErrorIs(t, (&Call{Op: OpBucket, Keys: []stint.Key{{ID: one.ID + "x"}}}).Check(false), stint.ErrInvalidID)
 	})
 	t.Run("names", func(t *testing.T) {
 		names, got := make(stint.Names), make(stint.Names)
