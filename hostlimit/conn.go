@@ -137,8 +137,11 @@ func (c *conn) introduce(call *wire.Call) error {
 
 // hello greets the owner, and waits for its answer.
 func (c *conn) hello() error {
-	c.nc.SetDeadline(time.Now().Add(c.timeout))
-	defer c.nc.SetDeadline(time.Time{})
+	end := time.Now().Add(c.timeout)
+	c.nc.SetWriteDeadline(end)
+	defer c.nc.SetWriteDeadline(time.Time{})
+	c.frames.SetDeadline(end)
+	defer c.frames.SetDeadline(time.Time{})
 	said, err := wire.AppendFrame(nil, wire.OpHello, 0, wire.WriteHello)
 	if err != nil {
 		return err

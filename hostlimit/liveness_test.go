@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -262,6 +263,35 @@ func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, ca
 	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
 	require.NoError(t, err)
 	return c, theirs, came
+}
+
+// The answer to a hello has to end in time, also once a part of it has come.
+func TestHalfAWelcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, timeout := range []time.Duration{time.Second, wire.FrameTime + time.Minute} {
+			ours, theirs := net.Pipe()
+			go io.Copy(io.Discard, theirs)
+			go theirs.Write([]byte{0})
+			begun := time.Now()
+			_, err := newConn(ours, nil, timeout, func(*conn, error) {})
+			require.Equal(t, min(timeout, wire.FrameTime), time.Since(begun))
+			require.ErrorIs(t, err, ErrNoOwner)
+			require.ErrorIs(t, err, ErrNoAnswer)
+		}
+	})
+}
+
+// A hello has to end in time, also once a part of it has come.
+func TestHalfAHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		time.AfterFunc(wire.FrameTime-time.Second, func() { theirs.Write([]byte{0}) })
+		c := newServerConn(&Server{}, ours)
+		defer c.end()
+		begun := time.Now()
+		require.ErrorIs(t, c.hello(), os.ErrDeadlineExceeded)
+		require.Equal(t, wire.FrameTime, time.Since(begun))
+	})
 }
 
 // If the turn of a Wait comes after its caller has given up, the guest returns

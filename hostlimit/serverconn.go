@@ -186,12 +186,12 @@ func (c *serverConn) giveBack() {
 
 // hello answers the first frame.
 func (c *serverConn) hello() error {
-	c.nc.SetReadDeadline(time.Now().Add(wire.FrameTime))
+	c.frames.SetDeadline(time.Now().Add(wire.FrameTime))
 	first, err := c.frames.Next()
 	if err != nil {
 		return err
 	}
-	c.nc.SetReadDeadline(time.Time{})
+	c.frames.SetDeadline(time.Time{})
 	if first.Op != wire.OpHello {
 		return fmt.Errorf("%w: not a hello", wire.ErrMessage)
 	}

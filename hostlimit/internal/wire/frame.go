@@ -105,15 +105,22 @@ type Frame struct {
 
 // Reader reads frames from a connection.
 type Reader struct {
-	nc    net.Conn
-	r     *bufio.Reader
-	buf   []byte
-	frame Frame
+	nc       net.Conn
+	r        *bufio.Reader
+	buf      []byte
+	frame    Frame
+	deadline time.Time
 }
 
 // NewReader returns a Reader of nc.
 func NewReader(nc net.Conn) *Reader {
 	return &Reader{nc: nc, r: bufio.NewReaderSize(nc, PartSize)}
+}
+
+// SetDeadline sets the time by which the next frames must end. The zero Time is none.
+func (f *Reader) SetDeadline(t time.Time) {
+	f.deadline = t
+	f.nc.SetReadDeadline(t)
 }
 
 // Buffered reports whether a whole frame has been received already.
@@ -126,7 +133,7 @@ func (f *Reader) Buffered() bool {
 }
 
 // Next returns the next frame. Once its first byte has come, the frame must end
-// within FrameTime.
+// within FrameTime, and by the deadline.
 func (f *Reader) Next() (*Frame, error) {
 	if f.r.Buffered() == 0 {
 		if _, err := f.r.Peek(1); err != nil {
@@ -134,8 +141,11 @@ func (f *Reader) Next() (*Frame, error) {
 		}
 	}
 	if !f.Buffered() {
-		f.nc.SetReadDeadline(time.Now().Add(FrameTime))
-		defer f.nc.SetReadDeadline(time.Time{})
+		end := time.Now().Add(FrameTime)
+		if f.deadline.IsZero() || end.Before(f.deadline) {
+			f.nc.SetReadDeadline(end)
+			defer f.nc.SetReadDeadline(f.deadline)
+		}
 	}
 	head, err := f.r.Peek(4)
 	if err != nil {
