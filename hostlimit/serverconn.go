@@ -239,30 +239,36 @@ func (c *serverConn) learn(ctx context.Context, call *wire.Call) error {
 	if err := wire.Mismatch(call.Names, c.server.limiter.Limits().Names()); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	kept, size := maps.Clone(c.names), 0
-	c.mu.Unlock()
-	for name, spec := range call.Names {
-		if ours, ok := c.server.names[name]; !ok || ours.Label != spec.Label {
-			kept[name] = spec
+	keep := func(store bool) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		kept, size := maps.Clone(c.names), 0
+		for name, spec := range call.Names {
+			if ours, ok := c.server.names[name]; !ok || ours.Label != spec.Label {
+				kept[name] = spec
+			}
 		}
-	}
-	for _, spec := range kept {
-		size += len(spec.Label) + 64
-	}
-	if size > maxNames {
-		return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
-			ErrRefused, maxNames)
+		for _, spec := range kept {
+			size += len(spec.Label) + 64
+		}
+		if size > maxNames {
+			return fmt.Errorf("%w: the guest declares more than %d bytes of Names that the owner does not have",
+				ErrRefused, maxNames)
+		}
+		if store {
+			c.names = kept
+		}
+		return nil
 	}
 	if call.Op == wire.OpDeclare {
+		if err := keep(false); err != nil { // before they are declared
+			return err
+		}
 		if err := c.server.do(ctx, call); err != nil {
 			return err
 		}
 	}
-	c.mu.Lock()
-	c.names = kept
-	c.mu.Unlock()
-	return nil
+	return keep(true)
 }
 
 // leave tells the guest that the owner closes. Its Waits end, to join the queue

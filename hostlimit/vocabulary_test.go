@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
@@ -369,4 +370,40 @@ func sorted(buckets iter.Seq2[stint.Bucket, error]) (all []string, err error) {
 	}
 	slices.Sort(all)
 	return all, nil
+}
+
+// declareStore is a store in which the Declare of one Name waits.
+type declareStore struct {
+	stint.Store
+	slow        stint.Name
+	began, goOn chan struct{}
+}
+
+func (s *declareStore) Declare(names stint.Names) error {
+	if _, ok := names[s.slow]; ok {
+		s.began <- struct{}{}
+		<-s.goOn
+	}
+	return s.Store.Declare(names)
+}
+
+// A guest's Names that come while the owner declares others are kept with those.
+func TestNamesThatComeDuringDeclare(t *testing.T) {
+	const late stint.Name = 20
+	store := &declareStore{stint.NewMemStore(), late, make(chan struct{}), make(chan struct{})}
+	l, err := stint.New(store, limitsWith(t, nil), nil)
+	require.NoError(t, err)
+	defer l.Close()
+	c := newServerConn(&Server{limiter: l, names: testNames}, nil)
+	defer c.end()
+	declared := stint.Names{late: {Label: "Late"}}
+	offered := stint.Names{late + 1: {Label: "Offered"}}
+	done := make(chan error)
+	go func() { done <- c.learn(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: declared}) }()
+	<-store.began
+	err = c.learn(t.Context(), &wire.Call{Op: wire.OpOffer, Names: offered})
+	close(store.goOn)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.Equal(t, stint.Names{late: declared[late], late + 1: offered[late+1]}, c.names)
 }
