@@ -54,20 +54,6 @@
 // Anything else at its path stays there, and Open returns [ErrRefused].
 // docs/hostlimit.md explains more.
 //
-// # Files
-//
-//	takeover.go    Open; how a process becomes the owner, or a guest of the next one
-//	limiter.go     Limiter: its role, and the limits of this process
-//	plans.go       overrides of SetOverrides that SetLimits keeps
-//	guest.go       Dial
-//	calls.go       the methods of a Limiter; each makes one wire.Call
-//	conn.go        how a guest sends a call, and who reads the answer
-//	server.go      the owner's guests; what becomes of the file and the socket
-//	serverconn.go  the owner's side of one guest
-//	owner.go       what a call does in the owner, for itself and for guests
-//	socket.go      where the socket is, and who may be there; also socket_*.go and peer_*.go
-//	options.go     Options, Event
-//
 // # Locks
 //
 // Limiter.changing is locked before Limiter.mu. The mutexes of conn, Server and

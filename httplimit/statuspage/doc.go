@@ -53,19 +53,6 @@
 // POST reset=token fills a bucket and ends its hold, end=token ends the hold,
 // and hold=token&for=24h holds it. They need Options.AllowReset.
 //
-// # Files
-//
-//	page.go        Page, its options, and its answer to a request
-//	act.go         resets and holds: tokens, questions, and forged forms
-//	search.go      the buckets of one id
-//	sample.go      the observer, and the samples of the Limiter's counts
-//	series.go      the chart of one limit: decisions in slots of five seconds
-//	topk.go        the buckets with the highest counts, in bounded memory
-//	report.go      everything that the overview shows, as one value: the JSON
-//	held.go        the holds in the report
-//	html.go        the report as HTML, with page.html and page.css
-//	prometheus.go  the report in Prometheus' text format, with prometheus.txt
-//
 // # Locks
 //
 // Page.sampling is held while a sample is taken or a report is made, which may
