@@ -440,10 +440,10 @@ func (r *request) countLocked(allowed bool) {
 
 // denied returns 0 or 1, without a branch.
 func denied(allowed bool) uint {
-	if allowed {
-		return 0
+	if !allowed {
+		return 1
 	}
-	return 1
+	return 0
 }
 
 // writeLocked gives the bucket its new TAT, and a slot if it had none.
