@@ -57,6 +57,7 @@ const (
 // more words than a function takes in registers.
 type ask struct {
 	located
+	lane *cache.Lane // in force when the request came, or nil
 	key  Key
 	cost int64
 	now  int64 // instant of the decision
@@ -92,10 +93,12 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		}
 		s, a.hash = l.cache.Shard(uint16(a.key.Name), a.key.ID)
 		a.shard = s
-		s.Prefetch(a.hash)
+		if a.lane = l.cache.Lane(a.hash); a.lane == nil {
+			s.Prefetch(a.hash)
+		}
 		a.now = l.clock.Now()
 	}
-	if n := l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash); n != nil {
+	if n := a.lane; n != nil && a.isIn(n) {
 		if answer := l.decideInLane(n, a, d, laneTries); answer != fastDeclined {
 			return answer
 		}
@@ -105,7 +108,7 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		s.Mu.Lock()
 	}
 	var answer fastAnswer
-	if n := l.cache.Lane(uint16(a.key.Name), a.key.ID, a.hash); n != nil { // while this waited for the lock
+	if n := l.cache.Lane(a.hash); n != nil && a.isIn(n) { // while this waited for the lock
 		answer = l.decideInLane(n, a, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(a, d)
@@ -196,6 +199,8 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	}
 	return answer
 }
+
+func (a *ask) isIn(n *cache.Lane) bool { return n.Is(uint16(a.key.Name), a.key.ID, a.hash) }
 
 // laneTries is how often a decision tries to swap the TAT of a lane without the
 // lock of the shard.

@@ -40,7 +40,11 @@ func promote(l *Limiter, key Key) bool {
 
 // laneOf returns the lane of a bucket, or nil.
 func laneOf(l *Limiter, key Key) *cache.Lane {
-	return l.cache.Lane(uint16(key.Name), key.ID, l.locate(key).hash)
+	n := l.cache.Lane(l.locate(key).hash)
+	if n == nil || !n.Is(uint16(key.Name), key.ID, l.locate(key).hash) {
+		return nil
+	}
+	return n
 }
 
 // laneLimiter returns a Limiter in memory whose time stands still until the test

@@ -226,6 +226,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []Request, ds []Decision) err
 			}
 			if a.shard = nil; len(r.Key.ID) <= maxIDLen && r.Mode < UpTo && !(shares && l.isShare(r.Key.Name)) {
 				a.located = l.locate(r.Key)
+				a.lane = l.cache.Lane(a.hash)
 				a.shard.Prefetch(a.hash)
 			}
 		}

@@ -165,13 +165,8 @@ func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty 
 	return dirty
 }
 
-// Lane returns the lane of a bucket, or nil.
-func (t *directory) Lane(name uint16, id string, hash uint64) *Lane {
-	if n := t.lanes.at(hash).Load(); n != nil && n.is(name, id, hash) {
-		return n
-	}
-	return nil
-}
+// Lane returns the lane that a bucket with this hash would have, or nil.
+func (t *directory) Lane(hash uint64) *Lane { return t.lanes.at(hash).Load() }
 
 // tally returns the tally of a Name. It lives as long as the Limiter, because a
 // decision may be counted after its lane was retired.

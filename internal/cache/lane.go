@@ -52,8 +52,8 @@ type lanes [64]atomic.Pointer[Lane]
 
 func (ls *lanes) at(hash uint64) *atomic.Pointer[Lane] { return &ls[hash%uint64(len(ls))] }
 
-// is reports whether a lane is that of a bucket.
-func (n *Lane) is(name uint16, id string, hash uint64) bool {
+// Is reports whether a lane is that of a bucket.
+func (n *Lane) Is(name uint16, id string, hash uint64) bool {
 	return n.hash == hash && n.key.Name == name && n.key.ID == id
 }
 
