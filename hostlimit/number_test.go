@@ -54,8 +54,8 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// A guest has said its Names and not used them yet. A label that gets a number is
-// none of theirs, and the number is free, whoever asks.
+// A guest has declared Names that it has not used yet. A new label gets neither the
+// number nor the label of one of them, whichever process asks.
 func TestNumberBesideNamesOfGuests(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)

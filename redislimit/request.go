@@ -9,7 +9,7 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// request is one bucket's part in a call, and who may decide on it.
+// request is one bucket's part in a call. The server or a lease decides on it.
 type request struct {
 	script.Request
 	asks   bool // the server

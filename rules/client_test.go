@@ -92,8 +92,8 @@ func TestTurnRefund(t *testing.T) {
 	}
 }
 
-// A Turn returns its tokens once: two that settle it, such as a handler and what is
-// deferred, would otherwise let tokens into the bucket that nobody has spent.
+// A Turn returns its tokens once. If a handler and a deferred call both settled it, the
+// bucket would gain tokens that were never spent.
 func TestTurnSettlesOnce(t *testing.T) {
 	for name, second := range map[string]func(*Turn) error{
 		"Settle": func(turn *Turn) error { _, err := turn.Settle(1); return err },

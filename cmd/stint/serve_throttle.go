@@ -166,8 +166,8 @@ func (c *serveConn) collect(t throttle, wrong string) {
 	c.throttles = append(c.throttles, t)
 }
 
-// decide decides the commands that collect has kept, each for itself and all in
-// one commit, and replies in their order.
+// decide decides the commands that collect has kept, each for itself, waits for
+// their commits together, and replies in their order.
 func (c *serveConn) decide() {
 	if len(c.throttles) == 0 {
 		return

@@ -68,7 +68,7 @@ func (c *serveConn) exec(_ [][]byte) error {
 		return replyError("EXECABORT Transaction discarded because of previous errors.")
 	}
 	c.out.Array(len(t.queued))
-	broken := false // then the rest is done all the same, and nobody reads the replies
+	broken := false // the connection; the rest of the transaction is still carried out
 	for _, command := range t.queued {
 		if c.do(command); len(c.out.Buf) < mostUnsent {
 			continue
