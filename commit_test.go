@@ -197,19 +197,6 @@ func TestCommit(t *testing.T) {
 		require.NoError(t, <-closed)
 		require.Zero(t, r.next(r.Limits()).spent(key))
 	})
-	run("a bucket stays in memory", Options{}, func(t *testing.T, r *rig) {
-		r.take(synced.Key("a"), 1)
-		r.disk.shut()
-		for _, key := range []Key{synced.Key("a"), leased.Key("a")} {
-			go r.Spend(key, 1)
-		}
-		synctest.Wait()
-		r.clock.Advance(1000 * time.Hour) // both are full again
-		r.evictAll()
-		require.EqualValues(t, 2, r.Stats().Resident)
-		r.disk.open()
-		synctest.Wait()
-	})
 }
 
 // TestLease counts the saves of a lease. The random model knows what it covers.

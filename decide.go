@@ -184,7 +184,7 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 				answer = fastYield
 			}
 		}
-		s.CountLocked(uint16(a.key.Name), denied(wait == 0))
+		s.CountLocked(uint16(a.key.Name))[denied(wait == 0)]++
 	}
 	if d != nil {
 		d.Allowed = wait == 0
@@ -350,13 +350,11 @@ func (l *Limiter) submitAll(
 
 // submit is submitAll for requests in progress.
 func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
-	rs, oneTotal, at, err := l.lockParts(rs)
+	rs, at, err := l.lockParts(rs)
 	if err == nil {
 		now := l.clock.Now()
 		if *d, at, err = decideAllLocked(rs, ds, now); err == nil {
-			if oneTotal {
-				rs = joinTotals(rs, d.Allowed)
-			}
+			rs = joinTotals(rs, d.Allowed)
 			writeAllLocked(rs, now)
 			if d.Allowed { // a denial changes nothing
 				in = l.submitLocked(rs, now)
@@ -415,8 +413,12 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	for i := range rs {
 		r := &rs[i]
 		r.decided = now
-		if strictest.Allowed || r.mode != SpendOnly && !r.allowed {
-			r.countLocked(r.allowed)
+		switch { // what is counted
+		case r.op != opSpend:
+		case r.allowed && strictest.Allowed:
+			r.allowances = 1
+		case !r.allowed && !r.waits && (strictest.Allowed || r.mode != SpendOnly):
+			r.denials = 1
 		}
 		if !strictest.Allowed {
 			if r.to = r.from; ds != nil {

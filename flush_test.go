@@ -47,21 +47,6 @@ func TestFlush(t *testing.T) {
 		require.Equal(t, FlushFailed, (<-events).Kind)
 		require.Equal(t, FlushRecovered, (<-events).Kind)
 	})
-	inBubbleNamed(t, "a bucket stays in memory until it is saved", func(t *testing.T, r *rig) {
-		key := flushed.Key("a")
-		r.take(key, 6)
-		r.disk.shut()
-		r.tick()
-		r.evictAll()
-		r.disk.gate <- errDisk
-		r.disk.open()
-		synctest.Wait()
-		require.EqualValues(t, 6, r.spent(key))
-		r.tick()
-		r.evictAll()
-		require.Zero(t, r.Stats().Resident)
-		require.EqualValues(t, 6, r.spent(key))
-	})
 	t.Run("not after Close", func(t *testing.T) { // another process may have the file
 		r := newLevels(t, ten)
 		r.take(flushed.Key("a"), 1)

@@ -364,9 +364,17 @@ func TestHoldMovesTurns(t *testing.T) {
 
 func requireNoGates(t *testing.T, l *Limiter) {
 	t.Helper()
-	l.cache.Each(func(s *cache.Shard) {
-		for key := range s.GatesLocked() {
-			t.Errorf("%v still has a gate", key)
-		}
-	})
+	eachGate(l, func(key Key, _ *cache.Gate) { t.Errorf("%v still has a gate", key) })
+}
+
+// eachGate calls f with each gate, whose shard is locked.
+func eachGate(l *Limiter, f func(key Key, g *cache.Gate)) {
+	for _, name := range l.limits.Load().order {
+		l.cache.Fresh(uint16(name), func(id string) {
+			s, _ := l.cache.Shard(uint16(name), id)
+			if g := s.GateLocked(cache.Key{Name: uint16(name), ID: id}); g != nil {
+				f(name.Key(id), g)
+			}
+		})
+	}
 }

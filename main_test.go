@@ -18,8 +18,10 @@ import (
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/table"
 )
 
 func TestMain(m *testing.M) {
@@ -218,8 +220,21 @@ func (r *rig) rest() { pass(2 * renewalPause) }
 // tick lets the flush interval of a rig pass in a bubble.
 func (r *rig) tick() { pass(r.opts.FlushInterval) }
 
-// evictAll removes from memory all that may leave it.
-func (r *rig) evictAll() { r.cache.EvictAll() }
+// evictAll removes from memory all buckets that may leave it while no save is under
+// way.
+func (r *rig) evictAll() {
+	r.cache.Each(func(s *cache.Shard) {
+		s.Each(func(i uint32, b table.Slot) table.Outcome {
+			known := b.TAT() > r.Limiter.clock.Now() || b.Has(table.Stored)
+			g := s.GateLocked(cache.Key{Name: b.Name(), ID: string(b.ID())})
+			if b.Has(table.Pending) || known && b.Has(table.Dirty) || g != nil && g.Queue.Len() > 0 {
+				return table.Done
+			}
+			s.RemoveLocked(i)
+			return table.Removed
+		})
+	})
+}
 
 // listed returns the buckets that Buckets yields, each of them once.
 func (r *rig) listed(name Name) map[Key]Bucket {

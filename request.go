@@ -162,9 +162,11 @@ type outcome struct {
 	from, to int64         // TAT before the request, and after it
 	turn     *queue.Turn   // that joined the queue
 	turns    []*queue.Turn // that a reset took out of the queue
-	counted  int32         // as allowed, so many times
-	allowed  bool
-	stays    bool // even if the commit fails
+
+	allowances, denials int32 // decisions to count
+
+	allowed bool
+	stays   bool // even if the commit fails
 }
 
 // group is a request for a class or a total, with a part for each bucket.
@@ -428,13 +430,11 @@ func (r *rule) reportAt(d *Decision, tat, now, at int64) {
 	d.Remaining, d.ResetAfter = remaining, time.Duration(reset)
 }
 
-// countLocked counts a decision to spend.
-func (r *request) countLocked(allowed bool) {
-	if r.op == opSpend && (allowed || !r.waits) {
-		if allowed {
-			r.counted = 1
-		}
-		r.shard.CountLocked(uint16(r.key.Name), denied(allowed))
+// countLocked counts the decisions to spend.
+func (r *request) countLocked() {
+	if r.allowances+r.denials > 0 {
+		c := r.shard.CountLocked(uint16(r.key.Name))
+		c[0], c[1] = c[0]+uint64(r.allowances), c[1]+uint64(r.denials)
 	}
 }
 
@@ -476,7 +476,7 @@ func (r *request) writeLocked(now int64) {
 func (r *request) change() cache.Change {
 	return cache.Change{
 		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
-		Turns: r.turns, Counted: int(r.counted), Stays: r.stays,
+		Turns: r.turns, Counted: int(r.allowances), Stays: r.stays,
 		Builds: r.op == opReset || (r.op == opRefund || r.op == opRaise) && r.cost > 0,
 	}
 }
@@ -563,6 +563,9 @@ func unlockAll(rs []request) {
 // writeAllLocked carries decisions out. A slot that is inserted may move others of
 // its shard.
 func writeAllLocked(rs []request, now int64) {
+	for i := range rs {
+		rs[i].countLocked()
+	}
 	for _, resident := range []bool{true, false} {
 		for i := range rs {
 			if rs[i].resident == resident {

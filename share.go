@@ -20,18 +20,18 @@ func (g *group) part(rs []request, of role) *request {
 }
 
 // lockParts adds the parts of requests for shares, sorts all, and locks their
-// shards once the buckets are known. oneTotal reports whether several groups draw
-// from one total. After an error, which is that of rs[at], no shard is locked.
-func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, err error) {
+// shards once the buckets are known. After an error, which is that of rs[at], no
+// shard is locked.
+func (l *Limiter) lockParts(rs []request) (_ []request, at int, err error) {
 	for {
 		if rs, at, err = l.withShares(rs); err != nil {
-			return rs, false, at, err
+			return rs, at, err
 		}
-		if oneTotal, at, err = l.sortParts(rs); err != nil {
-			return rs, false, at, err
+		if at, err = l.sortParts(rs); err != nil {
+			return rs, at, err
 		}
 		if at, err = l.lockFound(rs); err != nil {
-			return rs, false, at, err
+			return rs, at, err
 		}
 		again := false // limits have come that made a request a share
 		for i := range rs {
@@ -45,7 +45,7 @@ func (l *Limiter) lockParts(rs []request) (_ []request, oneTotal bool, at int, e
 		for i := range rs {
 			rs[i].useConfiguredLocked(l.opts.Durability)
 		}
-		return rs, oneTotal, 0, nil
+		return rs, 0, nil
 	}
 }
 
@@ -107,7 +107,7 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 
 // sortParts sorts requests, and lets the groups that have the same total draw from
 // it in turn. Any other two of one bucket are an error, that of rs[at].
-func (l *Limiter) sortParts(rs []request) (oneTotal bool, at int, err error) {
+func (l *Limiter) sortParts(rs []request) (at int, err error) {
 	sortRequests(rs)
 	for i := range rs[1:] {
 		a, b := &rs[i], &rs[i+1]
@@ -115,13 +115,13 @@ func (l *Limiter) sortParts(rs []request) (oneTotal bool, at int, err error) {
 		case a.key != b.key:
 			continue
 		case !b.added || b.role != totalRole: // if b is not, a is not, either
-			return false, i + 1, fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
+			return i + 1, fmt.Errorf("%w: %s", ErrDuplicateKey, l.limits.Load().labeled(b.key))
 		case a.drawn == nil:
 			a.drawn = new(drawn)
 		}
-		b.drawn, oneTotal = a.drawn, true
+		b.drawn = a.drawn
 	}
-	return oneTotal, 0, nil
+	return 0, nil
 }
 
 // decideUpToLocked is decideLocked for as many tokens as the group has, up to the
@@ -224,7 +224,8 @@ func joinTotals(rs []request, allowed bool) []request {
 			all.op = r.op
 		}
 		all.cost = max(all.cost, r.cost)
-		all.counted += r.counted
+		all.allowances += r.allowances
+		all.denials += r.denials
 		all.stays = all.stays || r.stays
 		all.from, all.to = r.drawn.from, r.drawn.from
 		if allowed {
@@ -408,7 +409,7 @@ func (l *Limiter) fastPathShareLocked(m member, keys []Key, at []spot, req *Requ
 			f.shard.Use(f.index)
 		}
 		if pays || i == 0 || i == 1 && !sd.TotalPays() {
-			f.shard.CountLocked(uint16(keys[i].Name), denied(pays))
+			f.shard.CountLocked(uint16(keys[i].Name))[denied(pays)]++
 		}
 	}
 	return true

@@ -191,7 +191,7 @@ func (l *Limiter) fastPathAllLocked(reqs []Request, at []spot, now int64) (stric
 			f.shard.Use(f.index)
 		}
 		if allowed || f.wait != 0 {
-			f.shard.CountLocked(uint16(reqs[i].Key.Name), denied(f.wait == 0))
+			f.shard.CountLocked(uint16(reqs[i].Key.Name))[denied(f.wait == 0)]++
 		}
 	}
 	return strictest

@@ -157,6 +157,44 @@ func TestSpendAllDuplicates(t *testing.T) {
 	}
 }
 
+// TestSpendAllCounts: Stats count each request of a call that passes, and of one that
+// is denied those that deny it, on the fast path and on the slow one.
+func TestSpendAllCounts(t *testing.T) {
+	for level := Memory; level <= Synced; level++ {
+		r, name := newLevels(t, ten), Name(level)
+		a, b, full := name.Key("a").Cost(1), name.Key("b").Cost(1), name.Key("full").Cost(10)
+		as := func(req Request, mode Mode) Request { req.Mode = mode; return req }
+		for _, call := range []struct {
+			allowed bool
+			reqs    []Request
+			counts  LimitStats // all so far
+		}{
+			{true, []Request{name.Key("a").Cost(10), b}, LimitStats{Allowed: 2}},
+			{false, []Request{a, b}, LimitStats{Allowed: 2, Denied: 1}},
+			{false, []Request{a, as(full, SpendOnly), as(b, CheckOnly)}, LimitStats{Allowed: 2, Denied: 2}},
+			{true, []Request{b, as(a, SpendOnly), as(full, CheckOnly)}, LimitStats{Allowed: 3, Denied: 3}},
+			{true, []Request{full}, LimitStats{Allowed: 4, Denied: 3}},
+			{false, []Request{as(a, SpendOnly), b, full}, LimitStats{Allowed: 4, Denied: 4}},
+		} {
+			require.Equal(t, call.allowed, r.spendAll(call.reqs...).Allowed)
+			require.Equal(t, call.counts, r.Stats().Limits[name], "%v %v", level, call)
+		}
+
+		r = shareRig(t, level)
+		tenants := func(costs ...int64) (reqs []Request) {
+			for i, cost := range costs {
+				reqs = append(reqs, shareTenant.Key(fmt.Sprint(i)).Cost(cost))
+			}
+			return reqs
+		}
+		require.True(t, r.spendAll(tenants(300, 300)...).Allowed)
+		require.False(t, r.spendAll(tenants(150, 250, 250)...).Allowed, "there are 200, and 200 for floors")
+		st := r.Stats().Limits
+		require.Equal(t, LimitStats{Allowed: 2, Denied: 2}, st[shareTenant])
+		require.Equal(t, LimitStats{Allowed: 2, Denied: 2}, st[shareTotal])
+	}
+}
+
 func TestDoEach(t *testing.T) {
 	t.Run("decisions and errors", func(t *testing.T) {
 		r := newRig(t)

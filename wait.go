@@ -83,7 +83,8 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	if r.given != nil {
 		turn.Rate = r.given.queueRate()
 	}
-	r.countLocked(true)
+	r.allowances = 1
+	r.countLocked()
 	if at > now { // the bucket is charged when the turn comes
 		r.joinLocked(turn, now)
 	} else {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/table"
 )
 
 // inLine runs a test in a bubble, with a limiter on the bubble's time: single
@@ -257,11 +258,11 @@ func TestResetHold(t *testing.T) {
 		}
 		r.disk.on(nil)
 		go func() { reset <- r.Reset(key) }()
-		s, _ := r.cache.Shard(uint16(key.Name), key.ID)
+		s, h := r.cache.Shard(uint16(key.Name), key.ID)
 		for waits := false; len(reset) == 0 && !waits; { // until it has ended, or waits for its commit
 			s.Mu.Lock()
-			g := s.GateLocked(cacheKey(key))
-			waits = g != nil && g.InCommitLocked()
+			i, resident := s.Find(uint16(key.Name), key.ID, h)
+			waits = resident && s.At(i).Has(table.Pending)
 			s.Mu.Unlock()
 			runtime.Gosched()
 		}
@@ -512,10 +513,8 @@ func TestResetFails(t *testing.T) {
 			require.ErrorIs(t, <-reset, ErrNotDurable)
 			r.disk.open()
 			synctest.Wait()
-			r.cache.Each(func(s *cache.Shard) {
-				for _, g := range s.GatesLocked() {
-					require.Equal(t, g.Queue.Len() > 0, g.BusyLocked(), "a reset in a commit")
-				}
+			eachGate(r.Limiter, func(_ Key, g *cache.Gate) {
+				require.Equal(t, g.Queue.Len() > 0, g.BusyLocked(), "a reset in a commit")
 			})
 		}
 	}

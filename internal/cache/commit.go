@@ -222,7 +222,7 @@ func (c *Cache) HoldLocked(ch *Change, end int64, extend bool) (until int64, in 
 // ResetLocked is SubmitLocked for the change of a reset, which also ends the hold
 // of the bucket.
 func (c *Cache) ResetLocked(ch Change, now int64) *Batch {
-	if g := ch.Shard.GateLocked(ch.Key); g.heldLocked() {
+	if g := ch.Shard.GateLocked(ch.Key); g != nil && (g.Hold != 0 || !g.savedLocked()) {
 		return c.holdLocked(&ch, g, 0, now, true)
 	}
 	return c.SubmitLocked([]Change{ch}, now)
@@ -466,7 +466,7 @@ func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 func (s *Shard) failLocked(ch *Change, i uint32) {
 	b := s.At(i)
 	if ch.Counted > 0 {
-		s.uncountLocked(ch.Key.Name, ch.Counted)
+		s.CountLocked(ch.Key.Name)[0] -= uint64(ch.Counted)
 	}
 	if g := s.gateOfLocked(b); g != nil && ch.Turn != nil {
 		g.Queue.Leave(ch.Turn)

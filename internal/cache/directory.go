@@ -146,7 +146,12 @@ func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty 
 	for s := range t.Shards() {
 		s.Lock()
 		dirty += int64(s.Dirty())
-		s.countsLocked(sum)
+		for i, name := range s.fewOf {
+			sum(name, s.few[i])
+		}
+		for _, c := range s.more {
+			sum(c.name, c.count)
+		}
 		s.Mu.Unlock()
 	}
 	t.tallies.Range(func(name, of any) bool {

@@ -39,13 +39,6 @@ func (c *Cache) MakeSpace() error {
 	}
 }
 
-// EvictAll removes from memory all buckets that may leave it.
-func (c *Cache) EvictAll() {
-	for range 5 { // a removal may move a slot past the hand
-		c.evictBetween(place{}, place{end: true}, c.flusher.clock.Now(), func(int) bool { return true })
-	}
-}
-
 // makeSpace saves and evicts buckets until there is space in memory, or no
 // caller waits for it. It gives up after three times through all shards in which
 // no bucket has left memory, because the first time may begin in the middle, and

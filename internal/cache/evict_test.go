@@ -1,17 +1,21 @@
 package cache
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -32,6 +36,7 @@ type rig struct {
 	mu     sync.Mutex
 	stored map[Key]int64
 	saves  [][]format.Entry
+	during func() // each save
 	fails  error
 }
 
@@ -58,6 +63,9 @@ func newRig(t *testing.T, level Level, resident int) *rig {
 }
 
 func (r *rig) save(entries []format.Entry) error {
+	if r.during != nil {
+		r.during()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.fails != nil {
@@ -83,6 +91,53 @@ func (r *rig) put(id string) {
 		return
 	}
 	s.InsertLocked(1, id, h, r.now()+int64(time.Minute), plainRule, table.Dirty)
+}
+
+// evictAll removes what may leave memory, and returns how many buckets stay.
+func (r *rig) evictAll() int64 {
+	for range 5 { // a removal may move a slot past the hand
+		r.evictBetween(place{}, place{end: true}, r.now(), func(int) bool { return true })
+	}
+	return r.Stats().Resident
+}
+
+// TestEvictSpares: a bucket stays in memory while a flush or a commit saves it, until
+// one of them has saved it, and while it has a queue.
+func TestEvictSpares(t *testing.T) {
+	r := newRig(t, Synced, 1<<20)
+	saves := 0
+	r.during = func() {
+		saves++
+		assert.EqualValues(t, 1, r.evictAll(), "it is being saved")
+	}
+	r.put("a")
+	r.fails = io.ErrShortWrite
+	require.ErrorIs(t, r.Flush(0), io.ErrShortWrite)
+	require.EqualValues(t, 1, r.evictAll(), "it is not saved")
+	r.fails = nil
+	require.NoError(t, r.Flush(0))
+
+	s, h := r.Shard(1, "a")
+	s.Lock()
+	i, _ := s.Find(1, "a", h)
+	from := s.At(i).TAT()
+	s.Write(i, r.now()) // it is full: that is saved, too
+	in := r.SubmitLocked([]Change{{Key: Key{1, "a"}, Shard: s, Hash: h, From: from, To: r.now()}}, r.now())
+	s.Mu.Unlock()
+	require.NoError(t, r.Await(context.Background(), time.Now(), in))
+	require.Equal(t, 4, saves, "a flush looks once more whether the file is in place")
+
+	r.put("a")
+	s.Lock()
+	turn := &queue.Turn{At: r.now() + int64(time.Hour), Cost: 1}
+	s.JoinLocked(Key{1, "a"}, h, turn, &queue.Rate{Interval: 1e9, Tolerance: 60e9})
+	s.Mu.Unlock()
+	require.NoError(t, r.Flush(0))
+	require.EqualValues(t, 1, r.evictAll(), "it has a queue")
+	r.Cancel(Key{1, "a"}, turn, 0)
+	r.during = nil
+	require.NoError(t, r.Flush(0))
+	require.Zero(t, r.evictAll())
 }
 
 // TestFlushEvicts: while callers wait for space, a flush evicts what it saves,

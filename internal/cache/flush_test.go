@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -103,15 +104,15 @@ func TestShared(t *testing.T) {
 // TestCounts: whatever the number of Names, each decision is counted once, and a
 // shard has no more than a bounded number of counts.
 func TestCounts(t *testing.T) {
-	r := newRig(t, Flushed, 1<<20)
-	s, _ := r.Shard(1, "a")
-	want := make(map[uint16][2]int64)
-	for _, names := range []int{2, 5, 60, 1000} {
-		for i := range 3 * names {
-			name := uint16(1 + i*7%names)
-			denied := uint(i % 3 / 2)
+	for seed := range uint64(200) {
+		r, rng := newRig(t, Flushed, 1<<20), rand.New(rand.NewPCG(seed, 0))
+		s, _ := r.Shard(1, "a")
+		want := make(map[uint16][2]int64)
+		most := []int{3, 10, 100, 10_000}[seed%4]
+		for range 2 * min(most, 500) {
+			name, denied := uint16(1+rng.IntN(most)), rng.UintN(2)
 			s.Mu.Lock()
-			s.CountLocked(name, denied)
+			s.CountLocked(name)[denied]++
 			s.Mu.Unlock()
 			c := want[name]
 			c[denied]++
@@ -129,9 +130,9 @@ func TestCountTakenBack(t *testing.T) {
 	r := newRig(t, Flushed, 1<<20)
 	s, _ := r.Shard(1, "a")
 	for name := range uint16(1000) {
-		s.CountLocked(name+1, 0)
+		s.CountLocked(name + 1)[0]++
 	}
-	s.uncountLocked(1, 1)
+	s.CountLocked(1)[0]--
 	r.Counts(func(name uint16, allowed, denied int64) {
 		if name == 1 {
 			require.Zero(t, allowed)

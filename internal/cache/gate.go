@@ -33,13 +33,6 @@ type Gate struct {
 // about to change it.
 func (g *Gate) savedLocked() bool { return !g.unsaved && g.commits == 0 }
 
-// InCommitLocked reports whether a commit is about to change the hold.
-func (g *Gate) InCommitLocked() bool { return g.commits > 0 }
-
-// heldLocked reports whether there is a hold, here or perhaps in the store. The
-// gate may be nil.
-func (g *Gate) heldLocked() bool { return g != nil && (g.Hold != 0 || !g.savedLocked()) }
-
 // BusyLocked reports whether requests wait, or turns may come back because a reset
 // fails. The gate may be nil.
 func (g *Gate) BusyLocked() bool { return g != nil && (g.Queue.Len() > 0 || g.resets > 0) }

@@ -63,19 +63,17 @@ func (n *Lane) TAT() int64 { return n.tat.Load() }
 // Swap puts a TAT in place of another one, unless that has changed.
 func (n *Lane) Swap(was, is int64) bool { return n.tat.CompareAndSwap(was, is) }
 
-// Count counts a decision.
-func (n *Lane) Count(allowed bool) { n.tally.count(allowed) }
-
 // tally counts the decisions of all lanes of a Name. Many goroutines count at
-// once, so each takes one of several cells, by the address of its stack.
+// once, so each takes one of several cells.
 type tally [64]struct {
 	allowed, denied atomic.Uint64
 	_               [48]byte
 }
 
-func (t *tally) count(allowed bool) {
+// Count counts a decision, in the cell that the address of the stack chooses.
+func (n *Lane) Count(allowed bool) {
 	var here byte
-	c := &t[uint64(uintptr(unsafe.Pointer(&here))>>10)*table.Golden>>58]
+	c := &n.tally[uint64(uintptr(unsafe.Pointer(&here))>>10)*table.Golden>>58]
 	if allowed {
 		c.allowed.Add(1)
 	} else {

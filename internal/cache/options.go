@@ -53,7 +53,7 @@ type Change struct {
 	Given    Level         // of the caller's own limit; 0: that of the bucket's rule
 	Turn     *queue.Turn   // that joined the queue
 	Turns    []*queue.Turn // that a reset took out of the queue
-	Counted  int           // as allowed, by so many calls of CountLocked
+	Counted  int           // as allowed, so many times in CountLocked
 	Builds   bool          // the answer builds on the TAT, even if From is To
 	Stays    bool          // even if the commit fails
 

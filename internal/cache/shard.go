@@ -1,9 +1,6 @@
 package cache
 
 import (
-	"cmp"
-	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +19,7 @@ type Shard struct {
 	Limits Limits    // in force; nil once closed
 	few    [2]count  // of two Names
 	fewOf  [2]uint16 // their numbers, or 0
+	Order  uint32    // of locking
 
 	table.Slots
 
@@ -30,11 +28,10 @@ type Shard struct {
 	contended uint32 // how often it did so
 
 	more      []countOf // of other Names
-	Order     uint32    // of locking
 	gates     map[Key]*Gate
 	pending   []pending // buckets in commits: a few at a time
 	directory *directory
-	_         [32]byte
+	_         [40]byte
 }
 
 // findLocked returns the index of the key's slot.
@@ -61,55 +58,43 @@ func (s *Shard) RemoveLocked(i uint32) {
 // slotKey returns the key of a slot, as a copy.
 func slotKey(b table.Slot) Key { return Key{b.Name(), string(b.ID())} }
 
-// countOf is the count of a Name in one shard.
+// countOf is a count of a Name in one shard, or a part of it.
 type countOf struct {
 	name uint16 // 0 if it is free
 	count
 }
 
-// CountLocked counts a decision on a Name: denied is 0 or 1.
-func (s *Shard) CountLocked(name uint16, denied uint) {
+// CountLocked returns numbers of allowed and denied decisions on a Name, for the
+// caller to add to.
+func (s *Shard) CountLocked(name uint16) *count {
 	if s.fewOf[name&1] != name {
 		s.fetchCountLocked(name)
 	}
-	s.few[name&1][denied]++
-}
-
-// uncountLocked takes n allowed decisions back.
-func (s *Shard) uncountLocked(name uint16, n int) {
-	if s.fewOf[name&1] != name {
-		s.fetchCountLocked(name)
-	}
-	s.few[name&1][0] -= uint64(n)
+	return &s.few[name&1]
 }
 
 // mostCounts is how many counts a shard has besides the few: more would take
 // hundreds of megabytes for all shards if a program has thousands of Names.
 const mostCounts = 64
 
-// fetchCountLocked puts the count of a Name into few, in exchange for that of
-// another one. A Name has a count from its first decision on. If the shard has too
-// many, one of them leaves it.
+// fetchCountLocked gives few a count of a Name, in place of that of another one,
+// which more gets. If more has no space for it, one of those in more leaves the shard.
 func (s *Shard) fetchCountLocked(name uint16) {
 	was := countOf{s.fewOf[name&1], s.few[name&1]}
 	s.fewOf[name&1], s.few[name&1] = name, count{}
-	if len(s.more) > 0 {
-		if c := &s.more[int(name>>1)%len(s.more)]; c.name == name {
-			s.few[name&1], *c = c.count, countOf{}
-		}
-	}
 	if was.name == 0 {
 		return
 	}
 	for {
 		if len(s.more) > 0 {
-			c := &s.more[int(was.name>>1)%len(s.more)]
-			if c.name != 0 && len(s.more) == mostCounts {
+			c := &s.more[int(was.name)%len(s.more)]
+			if c.name != was.name && c.name != 0 && len(s.more) == mostCounts {
 				s.directory.spill(*c)
-				c.name = 0
+				*c = countOf{}
 			}
-			if c.name == 0 {
-				*c = was
+			if c.name == was.name || c.name == 0 {
+				c.name = was.name
+				c.add(was.count)
 				return
 			}
 		}
@@ -117,48 +102,28 @@ func (s *Shard) fetchCountLocked(name uint16) {
 		s.more = make([]countOf, max(4, 2*len(fewer)))
 		for _, c := range fewer {
 			if c.name != 0 {
-				s.more[int(c.name>>1)%len(s.more)] = c
+				s.more[int(c.name)%len(s.more)] = c
 			}
 		}
-	}
-}
-
-// countsLocked calls add with each count of the shard.
-func (s *Shard) countsLocked(add func(name uint16, c count)) {
-	for i, name := range s.fewOf {
-		add(name, s.few[i])
-	}
-	for _, c := range s.more {
-		add(c.name, c.count)
 	}
 }
 
 // Lock takes the lock of a shard for anything but a fast path.
 func (s *Shard) Lock() {
 	s.Mu.Lock()
-	s.retireLocked()
-}
-
-// LockAll locks shards with Lock, each once, and returns those for UnlockAll. If it
-// would have to wait for one, it begins again, in the order of locking.
-func LockAll(shards []*Shard) []*Shard {
-	locked := shards[:0]
-	for i, s := range shards {
-		if slices.Contains(locked, s) {
-			continue
-		}
-		if !s.Mu.TryLock() {
-			UnlockAll(locked)
-			return lockInOrder(append(locked, shards[i:]...))
-		}
-		s.retireLocked()
-		locked = append(locked, s)
+	if s.lane != nil {
+		s.endLaneLocked()
 	}
-	return locked
 }
 
-func lockInOrder(shards []*Shard) []*Shard {
-	slices.SortFunc(shards, func(a, b *Shard) int { return cmp.Compare(a.Order, b.Order) })
+// LockAll locks a few shards with Lock, each once, in the order of locking. It
+// returns them for UnlockAll.
+func LockAll(shards []*Shard) []*Shard {
+	for i := range shards {
+		for ; i > 0 && shards[i].Order < shards[i-1].Order; i-- {
+			shards[i], shards[i-1] = shards[i-1], shards[i]
+		}
+	}
 	shards = slices.Compact(shards)
 	for _, s := range shards {
 		s.Lock()
@@ -170,13 +135,6 @@ func lockInOrder(shards []*Shard) []*Shard {
 func UnlockAll(locked []*Shard) {
 	for _, s := range locked {
 		s.Mu.Unlock()
-	}
-}
-
-// retireLocked ends the lane of the shard, if it has one.
-func (s *Shard) retireLocked() {
-	if s.lane != nil {
-		s.endLaneLocked()
 	}
 }
 
@@ -305,9 +263,6 @@ func (s *Shard) RerateLocked(i uint32, g *Gate, now int64, rate queue.Rate, noQu
 
 // GateLocked returns the key's gate, or nil.
 func (s *Shard) GateLocked(key Key) *Gate { return s.gates[key] }
-
-// GatesLocked yields the gates of a locked shard.
-func (s *Shard) GatesLocked() iter.Seq2[Key, *Gate] { return maps.All(s.gates) }
 
 // ConvertedLocked notes that a bucket in a commit has another limit now, with no
 // queue if noQueue is set. If the commit fails, convert gives the TAT that the
