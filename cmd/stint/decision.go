@@ -183,6 +183,18 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 	if err != nil {
 		return stint.Decision{}, err
 	}
+	if !limited {
+		limit = stint.Unlimited
+	}
+	act := f.act
+	if f.force {
+		act = spendUpTo
+	}
+	if act != nil { // a wrong cost fails before a file is made, too
+		if _, err := nothing().decide(act, f.limits.label(), limit, id, f.cost); err != nil {
+			return stint.Decision{}, err
+		}
+	}
 	to, err := f.open(&f.db, f.limits.label())
 	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
 		to, err = nothing(), nil
@@ -191,16 +203,9 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 		return stint.Decision{}, err
 	}
 	f.pid = to.pid
-	switch {
-	case f.act == nil:
+	if act == nil {
 		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
-	case !limited:
-		limit = stint.Unlimited
-	}
-	act := f.act
-	if f.force {
-		act = spendUpTo
 	}
 	return to.decide(func(l decider, r stint.Request) (stint.Decision, error) {
 		f.now = l.Now()

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -52,6 +55,9 @@ func (f *chartFlags) register(cmd *cobra.Command) {
 func (f *chartFlags) misused(cmd *cobra.Command) error {
 	if f.svg == "-" && f.json {
 		return misuse(cmd, "--svg - and --json exclude each other: both take standard output")
+	}
+	if _, err := os.Stat(filepath.Dir(f.svg)); err != nil {
+		return failed(fmt.Errorf("--svg %s: %w", f.svg, err))
 	}
 	return nil
 }

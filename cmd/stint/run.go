@@ -106,11 +106,8 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if limit.IsBlocked() {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
-	if f.cost < 0 { // as a turn it would be before the last one
-		return fmt.Errorf("%w: %d", stint.ErrNegativeCost, f.cost)
-	}
-	if f.cost > limit.Burst {
-		return fmt.Errorf("%w: %d of %d", stint.ErrCostOverBurst, f.cost, limit.Burst)
+	if _, err := nothing().decide(check, f.limits.label(), limit, id, f.cost); err != nil {
+		return err // a wrong cost, which would also be a wrong turn
 	}
 	path, err := exec.LookPath(command[0]) // before the tokens are spent
 	if err != nil {

@@ -127,19 +127,16 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 	if err := f.check(s); err != nil {
 		return err
 	}
-	listen := f.listen
-	if listen == nil {
-		listen = []string{path + ".resp"}
+	at, err := f.sockets(path+".resp", s.password != nil)
+	if err != nil {
+		return err
 	}
-	for i, address := range listen {
-		if err := f.allowed(address, s.password != nil); err != nil {
-			return err
+	var metrics net.Listener // nil without --metrics
+	if f.metrics != "" {
+		if metrics, err = net.Listen("tcp", f.metrics); err != nil {
+			return failed(fmt.Errorf("--metrics: %w", err))
 		}
-		for _, other := range listen[:i] {
-			if sameAddress(other, address) {
-				return misuse(f.limits.cmd, "--listen %s: is there twice: --listen %s listens there, too", address, other)
-			}
-		}
+		defer metrics.Close()
 	}
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP) // also while the server waits to take over
@@ -164,12 +161,10 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 		reloader.Wait()
 		err = errors.Join(err, failed(s.limiter.Close()))
 	}()
-	endMetrics, err := s.serveMetrics(f.metrics)
-	if err != nil {
-		return failed(err)
+	if metrics != nil {
+		defer s.serveMetrics(metrics).Close()
 	}
-	defer endMetrics()
-	listeners, err := f.listeners(ctx, s, listen)
+	listeners, err := f.listeners(ctx, s, at)
 	if err != nil || len(listeners) == 0 { // the signal came first
 		return failed(err)
 	}
@@ -188,16 +183,8 @@ func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// serveMetrics serves the counts of all limits over HTTP, without ids, until the
-// function that it returns is called.
-func (s *server) serveMetrics(address string) (end func(), err error) {
-	if address == "" {
-		return func() {}, nil
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--metrics: %w", err)
-	}
+// serveMetrics serves the counts of all limits over HTTP, without ids.
+func (s *server) serveMetrics(l net.Listener) *http.Server {
 	page := statuspage.New(s.limiter, &statuspage.Options{HideIDs: true})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -207,19 +194,15 @@ func (s *server) serveMetrics(address string) (end func(), err error) {
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = web.Serve(l) }()
 	s.log("serving counts at http://%s/metrics", l.Addr())
-	return func() { _ = web.Close() }, nil
+	return web
 }
 
-// check reads the flags and the password.
-func (f *serveFlags) check(s *server) error {
+// check reads the flags, the password and the limits, before there is a file.
+func (f *serveFlags) check(s *server) (err error) {
 	cmd := f.limits.cmd
-	if err := f.limits.misused(); err != nil {
-		return err
-	}
 	if f.most < 1 {
 		return misuse(cmd, "--max-connections %d: must be 1 or more", f.most)
 	}
-	var err error
 	if s.durability, err = stint.ParseDurability(f.durability); err != nil {
 		return misuse(cmd, "--durability %q: must be memory, flushed, leased or synced", f.durability)
 	}
@@ -235,7 +218,8 @@ func (f *serveFlags) check(s *server) error {
 		sum := sha256.Sum256(first)
 		s.password = &sum
 	}
-	return nil
+	_, err = s.numbered(f, counter())
+	return err
 }
 
 // open opens the file. Names get the numbers that the file has for their labels,
@@ -262,7 +246,7 @@ func (s *server) open(f *serveFlags, path string) error {
 
 // numbered returns the limits of the flags, and notes their numbers.
 func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
-	of := f.limits
+	of := &f.limits
 	if of.file == "" {
 		of.name = throttleLabel
 	} else {

@@ -24,6 +24,61 @@ func isPath(address string) bool {
 	return strings.ContainsAny(address, `/\`) || !strings.Contains(address, ":")
 }
 
+// sockets is where the server listens.
+type sockets struct {
+	passed    []*os.File // by systemd, instead of the others; nil without them
+	addresses []string
+	gid       int // of a group that may connect, or -1
+}
+
+// sockets returns where the flags tell the server to listen, or an error if it
+// cannot.
+func (f *serveFlags) sockets(usual string, password bool) (at sockets, err error) {
+	at = sockets{activation.Files(true), f.listen, -1}
+	for i, address := range at.addresses {
+		if err := f.allowed(address, password); err != nil {
+			return at, err
+		}
+		for _, other := range at.addresses[:i] {
+			if sameAddress(other, address) {
+				return at, misuse(f.limits.cmd, "--listen %s: is there twice: --listen %s listens there, too", address, other)
+			}
+		}
+	}
+	if at.passed != nil {
+		return at, nil
+	}
+	if at.addresses == nil {
+		at.addresses = []string{usual}
+	}
+	for _, address := range at.addresses {
+		if !isPath(address) {
+			_, err = net.ResolveTCPAddr("tcp", address)
+		} else if f.listen != nil { // otherwise the directory may be made with the file
+			_, err = os.Stat(filepath.Dir(address))
+		}
+		if err != nil {
+			return at, failed(fmt.Errorf("--listen %s: %w", address, err))
+		}
+		if isPath(address) {
+			err = nameable(address)
+		}
+		if err != nil {
+			return at, failed(err)
+		}
+	}
+	if f.group != "" {
+		group, err := user.LookupGroup(f.group)
+		if err == nil {
+			at.gid, err = strconv.Atoi(group.Gid)
+		}
+		if err != nil {
+			return at, failed(fmt.Errorf("--socket-group %s: %w", f.group, err))
+		}
+	}
+	return at, nil
+}
+
 // allowed returns an error if the address would let everybody in.
 func (f *serveFlags) allowed(address string, password bool) error {
 	if isPath(address) {
@@ -36,14 +91,11 @@ func (f *serveFlags) allowed(address string, password bool) error {
 	if err != nil {
 		return misuse(f.limits.cmd, "--listen %q: want the path of a socket, or HOST:PORT", address)
 	}
-	if password || host == "localhost" {
-		return nil
+	if ip := net.ParseIP(host); !password && host != "localhost" && !ip.IsLoopback() {
+		return misuse(f.limits.cmd, "--listen %s: other machines can reach it: add --password-file, or listen at 127.0.0.1",
+			address)
 	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return misuse(f.limits.cmd, "--listen %s: other machines can reach it: add --password-file, or listen at 127.0.0.1",
-		address)
+	return nil
 }
 
 // sameAddress reports whether two addresses are one, however they are written, or
@@ -71,7 +123,7 @@ func includes(all, one net.IP) bool {
 
 // listeners returns the sockets that systemd passed, or else those of the
 // addresses. It returns none if ctx ends while another server has one of them.
-func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []string) (ls []net.Listener, err error) {
+func (f *serveFlags) listeners(ctx context.Context, s *server, at sockets) (ls []net.Listener, err error) {
 	defer func() {
 		if err != nil || ctx.Err() != nil {
 			for _, l := range ls {
@@ -80,26 +132,16 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, addresses []strin
 			ls = nil
 		}
 	}()
-	if files := activation.Files(true); files != nil {
+	if at.passed != nil {
 		if f.listen != nil {
-			s.log("systemd passed %s: --listen is not used", display.Plural(len(files), "socket"))
+			s.log("systemd passed %s: --listen is not used", display.Plural(len(at.passed), "socket"))
 		}
-		return f.passed(files, s.password != nil)
+		return f.passed(at.passed, s.password != nil)
 	}
-	gid := -1
-	if f.group != "" {
-		group, err := user.LookupGroup(f.group)
-		if err != nil {
-			return nil, fmt.Errorf("--socket-group %s: %w", f.group, err)
-		}
-		if gid, err = strconv.Atoi(group.Gid); err != nil {
-			return nil, err
-		}
-	}
-	for _, address := range addresses {
+	for _, address := range at.addresses {
 		var l net.Listener
 		if isPath(address) {
-			l, err = s.listenUnix(ctx, address, gid)
+			l, err = s.listenUnix(ctx, address, at.gid)
 		} else {
 			l, err = s.listenTCP(ctx, address)
 		}
@@ -146,9 +188,6 @@ func (s *server) listenTCP(ctx context.Context, address string) (l net.Listener,
 // listenUnix listens at a path, as soon as no other server does: PATH.lock is for
 // one at a time. It returns nil if ctx ends before. Only the user, and the group unless it is -1, may connect.
 func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
-	if err := nameable(path); err != nil {
-		return nil, err
-	}
 	lock := flock.New(path+".lock", flock.SetFlag(os.O_CREATE|os.O_RDWR)) // it ends with the process
 	var err error
 	if !s.retry(ctx, "another server has "+display.Visible(path), func() (locked bool) {
@@ -170,14 +209,17 @@ func (s *server) listenUnix(ctx context.Context, path string, gid int) (net.List
 	return &unixListener{l, path, lock}, nil
 }
 
-// nameable returns an error if clients cannot name the socket, or if bindPrivate
-// cannot name it before it has its name: the system cuts such a path off, or
-// refuses it.
+// nameable returns an error if the path has a file that is no socket, if clients
+// cannot name the socket, or if bindPrivate cannot name it before it has its name:
+// the system cuts such a path off, or refuses it.
 func nameable(path string) error {
 	const most = len(syscall.RawSockaddrUnix{}.Path) - 1 // it ends with a zero
 	temp := filepath.Join(filepath.Dir(path), temporary+"4294967295", "s")
 	if max(len(path), len(temp)) > most {
 		return fmt.Errorf("the path %s is too long for a socket: name a shorter one with --listen", path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("%s is there, and no socket: name another with --listen", path)
 	}
 	return nil
 }
@@ -201,8 +243,8 @@ func answers(path string) bool {
 // and then its name: no other process can connect in between, and a socket that
 // a killed server left is replaced.
 func bindPrivate(path string, gid int) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("%s is there, and no socket: name another with --listen", path)
+	if err := nameable(path); err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), temporary) // mode 0700
 	if err != nil {

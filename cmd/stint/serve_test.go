@@ -749,33 +749,43 @@ func TestServeRefuses(t *testing.T) {
 	})
 }
 
-// Flags that would let strangers in, or mean nothing, are refused.
+// Flags that would let strangers in, or mean nothing, are refused before there is
+// a file.
 func TestServeMisuse(t *testing.T) {
-	db := serveDB(t)
-	r := runArgs(t, "serve", "--db", db, "--overrides", "x.yml")
-	assert.Contains(t, r.stderr, "--overrides goes with --limits")
-	assert.NoFileExists(t, db)
+	db, file := serveDB(t), write(t, "file.yml", "Orders: {burst: many}\n")
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer busy.Close()
 	for args, want := range map[string]string{
-		"--listen 0.0.0.0:6380":            "other machines can reach it: add --password-file",
-		"--listen :6380":                   "other machines can reach it",
-		"--listen example.com:6380":        "other machines can reach it",
-		"--listen [::]:6380":               "other machines can reach it",
-		"--listen s --listen t --listen s": "--listen s: is there twice",
-		"--listen a:b:c":                   "want the path of a socket, or HOST:PORT",
-		"--durability fast":                "must be memory, flushed, leased or synced",
-		"--max-connections 0":              "must be 1 or more",
-		"--limits missing.yml":             "missing.yml",
-		"--password-file missing":          "missing",
-		"--socket-group no-such-group":     "no-such-group",
-		"--listen " + db:                   "is there, and no socket",
-		"more":                             `unknown argument "more"`,
+		"--listen 0.0.0.0:6380":             "other machines can reach it: add --password-file",
+		"--listen :6380":                    "other machines can reach it",
+		"--listen example.com:6380":         "other machines can reach it",
+		"--listen [::]:6380":                "other machines can reach it",
+		"--listen s --listen t --listen s":  "--listen s: is there twice",
+		"--listen a:b:c":                    "want the path of a socket, or HOST:PORT",
+		"--durability fast":                 "must be memory, flushed, leased or synced",
+		"--max-connections 0":               "must be 1 or more",
+		"--limits missing.yml":              "missing.yml",
+		"--limits " + file:                  `burst is "many"`,
+		"--overrides x.yml":                 "--overrides goes with --limits",
+		"--share Orders:Total":              "--share goes with --limits",
+		"--password-file missing":           "missing",
+		"--socket-group no-such-group":      "no-such-group",
+		"--listen " + file:                  "is there, and no socket",
+		"--listen " + file + ".d/s":         "--listen " + file + ".d/s: stat " + file + ".d: no such file",
+		"--listen 127.0.0.1:99999":          "--listen 127.0.0.1:99999: address 99999: invalid port",
+		"--metrics " + busy.Addr().String(): "--metrics: listen tcp",
+		"--metrics host":                    "--metrics: listen tcp",
+		"more":                              `unknown argument "more"`,
 	} {
 		r := runArgs(t, append([]string{"serve", "--db", db}, strings.Fields(args)...)...)
 		assert.NotZero(t, r.status, args)
 		assert.Contains(t, r.stderr, want, args)
+		assert.NoFileExists(t, db, args)
 	}
-	r = runArgs(t, "serve", "--db", db, "--password-file", write(t, "empty", "\n"))
+	r := runArgs(t, "serve", "--db", db, "--password-file", write(t, "empty", "\n"))
 	assert.Contains(t, r.stderr, "is empty")
+	assert.NoFileExists(t, db)
 }
 
 // systemd passes sockets, and hears when the server is ready and when it ends.
