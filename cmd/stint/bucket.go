@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -151,4 +154,97 @@ func later(store dbfile.Store, name stint.Name, now time.Time,
 func parseKey(text string) (stint.Key, error) {
 	number, id, err := spell.ParseKey(text)
 	return stint.Name(number).Key(id), err
+}
+
+// named returns the number of a label. Without a label it returns those of all
+// limits.
+func (s *source) named(label string) (names []stint.Name, err error) {
+	if label != "" {
+		name, err := s.number(label)
+		if err != nil {
+			return nil, err
+		}
+		return []stint.Name{name}, nil
+	}
+	for name, label := range s.labels {
+		if _, isLine := lineOf(s.labels, label); !isLine || s.owner != nil {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// bucket returns the bucket of an id, or nil if the program has another format
+// for such ids.
+func (s *source) bucket(name stint.Name, id string) (*bucket, error) {
+	key, label := name.Key(id), s.labels[name]
+	if s.owner != nil {
+		b, err := s.owner.Bucket(key)
+		if errors.Is(err, stint.ErrInvalidID) {
+			return nil, nil
+		}
+		return asked(label, b, s.now), failed(err)
+	}
+	tat, err := s.store.Load(key)
+	held, heldErr := s.store.Load(stint.Unknown.Key(key.String()))
+	var last int64 // turn of run --wait
+	var lastErr error
+	if line, ok := numberOf(s.labels, label+lineSuffix); ok {
+		last, lastErr = s.store.Load(line.Key(id))
+	}
+	b := &bucket{label: label, id: id, fullIn: until(tat, s.now), heldFor: until(held, s.now), lineFor: until(last, s.now)}
+	return b, failed(cmp.Or(err, heldErr, lastErr))
+}
+
+// buckets yields the buckets of a limit that are not full, are held, or have a
+// queue.
+func (s *source) buckets(name stint.Name) iter.Seq2[*bucket, error] {
+	return func(yield func(*bucket, error) bool) {
+		if s.owner != nil {
+			for b, err := range s.owner.Buckets(name) {
+				if !yield(asked(s.labels[name], b, s.now), failed(err)) || err != nil {
+					return
+				}
+			}
+			return
+		}
+		held, err := s.held, error(nil)
+		if held == nil {
+			held, err = holds(s.store, s.now)
+			s.held = held
+		}
+		var turns map[stint.Key]time.Duration
+		if line, ok := numberOf(s.labels, s.labels[name]+lineSuffix); ok && err == nil {
+			turns, err = later(s.store, line, s.now, func(id string) (stint.Key, error) { return name.Key(id), nil })
+		}
+		if err != nil {
+			yield(nil, failed(err))
+			return
+		}
+		at := func(key stint.Key, fullIn time.Duration) *bucket {
+			b := &bucket{label: s.labels[name], id: key.ID, fullIn: fullIn, heldFor: held[key], lineFor: turns[key]}
+			delete(held, key)
+			delete(turns, key)
+			return b
+		}
+		for change, err := range s.store.All(name) {
+			if err != nil {
+				yield(nil, failed(err))
+				return
+			}
+			if b := at(change.Key, until(change.TAT, s.now)); !b.idle() && !yield(b, nil) {
+				return
+			}
+		}
+		for key := range held { // full, and held
+			if key.Name == name && !yield(at(key, 0), nil) {
+				return
+			}
+		}
+		for key := range turns { // full, and with a queue
+			if !yield(at(key, 0), nil) {
+				return
+			}
+		}
+	}
 }

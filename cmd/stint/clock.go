@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/dbfile"
 )
 
@@ -18,13 +17,4 @@ func timeOf(cmd *cobra.Command, store dbfile.Store) (time.Time, error) {
 		fmt.Fprintln(cmd.ErrOrStderr(), doubt)
 	}
 	return now, failed(err)
-}
-
-// warnOfClock reports a clock that a Limiter does not believe.
-func warnOfClock(cmd *cobra.Command) func(stint.Event) {
-	return func(e stint.Event) {
-		if e.Kind == stint.ClockWrong && cmd != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), e.Err)
-		}
-	}
 }

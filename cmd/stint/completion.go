@@ -98,10 +98,10 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string
 const mostTime = 500 * time.Millisecond
 
 // completing opens the file that the command's flags name.
-func completing(cmd *cobra.Command) (*view, error) {
+func completing(cmd *cobra.Command) (*source, error) {
 	db := dbFlags{lockTimeout: 100 * time.Millisecond} // without a command, so without warnings
 	if flag := cmd.Flag("db"); flag != nil {
 		db.path = flag.Value.String()
 	}
-	return db.view()
+	return db.view(reading)
 }

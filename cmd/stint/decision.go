@@ -110,7 +110,7 @@ would be left after the spend. --cost 0 shows what is left now.`,
 func lookAt(f *dbFlags, label string) (*target, error) {
 	to, err := reading.target(f, label)
 	if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(noSuchLabel)) {
-		return nothing(), nil
+		return nothing(label), nil
 	}
 	return to, err
 }
@@ -171,7 +171,7 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 
 // decide acts on the bucket of id. When it returns, the file is closed and
 // durable.
-func (f *decideFlags) decide(id string) (stint.Decision, error) {
+func (f *decideFlags) decide(id string) (d stint.Decision, err error) {
 	label := f.limits.name
 	if f.act != nil {
 		label = "" // spend and its kin need an id
@@ -191,26 +191,24 @@ func (f *decideFlags) decide(id string) (stint.Decision, error) {
 		act = spendUpTo
 	}
 	if act != nil { // a wrong cost fails before a file is made, too
-		if _, err := nothing().decide(act, f.limits.label(), limit, id, f.cost); err != nil {
+		if _, err := nothing(f.limits.label()).decide(act, limit, id, f.cost); err != nil {
 			return stint.Decision{}, err
 		}
 	}
 	to, err := f.open(&f.db, f.limits.label())
 	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
-		to, err = nothing(), nil
+		to, err = nothing(f.limits.label()), nil
 	}
 	if err != nil {
 		return stint.Decision{}, err
 	}
-	f.pid = to.pid
+	defer func() { err = errors.Join(err, to.Close()) }()
+	f.pid, f.now = to.pid, to.now
 	if act == nil {
-		err := to.do(f.limits.label(), stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
+		err := to.do(stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
 	}
-	return to.decide(func(l decider, r stint.Request) (stint.Decision, error) {
-		f.now = l.Now()
-		return act(l, r)
-	}, f.limits.label(), limit, id, f.cost)
+	return to.decide(act, limit, id, f.cost)
 }
 
 // decisionJSON is what --json prints of a decision. Without a limit, limit is

@@ -125,7 +125,7 @@ func (failing) Save([]stint.Change) error { return errors.New("no space left on 
 func TestDecisionNotSaved(t *testing.T) {
 	for name, act := range map[string]action{"allow": spend, "reset": nil} {
 		open := func(*dbFlags, string) (*target, error) {
-			return &target{store: failing{stint.NewMemStore()}, name: 1}, nil
+			return &target{&source{}, failing{stint.NewMemStore()}, 1, defaultLabel}, nil
 		}
 		cmd := newDecision(&decideFlags{open: open, act: act},
 			&cobra.Command{Use: name + " ID", SilenceUsage: true, SilenceErrors: true})

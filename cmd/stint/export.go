@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -47,14 +46,14 @@ in base64, and "base64":true says so.`,
   stint export | gzip > quota.jsonl.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.read(func(in *source, now time.Time) error { return failed(export(cmd, in, now)) })
+			return f.read(func(in *source) error { return failed(export(cmd, in)) })
 		},
 	}
 	f.register(cmd, dbUsage)
 	return cmd
 }
 
-func export(cmd *cobra.Command, in *source, now time.Time) error {
+func export(cmd *cobra.Command, in *source) error {
 	bar := newProgress(cmd.ErrOrStderr(), "exporting", -1, false)
 	defer bar.close()
 	names := in.labels
@@ -73,7 +72,7 @@ func export(cmd *cobra.Command, in *source, now time.Time) error {
 			if err != nil {
 				return err
 			}
-			if c.TAT <= now.UnixNano() {
+			if c.TAT <= in.now.UnixNano() {
 				continue
 			}
 			key, line := c.Key, exportLine{TAT: c.TAT}

@@ -51,7 +51,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 			case len(args) == 0 && (given("for") || f.end):
 				return misuse(cmd, "no ID given: without one, hold lists what is held")
 			case len(args) == 0:
-				return f.db.read(func(in *source, now time.Time) error { return f.list(cmd, in, now) })
+				return f.db.read(func(in *source) error { return f.list(cmd, in) })
 			case f.end:
 				return f.endHold(cmd, args[0])
 			case given("for"):
@@ -92,11 +92,7 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	if err != nil || period <= 0 {
 		return fmt.Errorf("--for %q: want a period such as 90s, 24h, 7d or 1w", f.period)
 	}
-	var now time.Time // of the buckets
-	_, after, err := f.change(id, func(l decider) time.Time {
-		now = l.Now()
-		return now.Add(period)
-	})
+	_, after, now, err := f.change(id, period)
 	if err != nil {
 		return err
 	}
@@ -108,7 +104,7 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 
 // endHold ends the hold of an id, and says whether there was one.
 func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
-	before, _, err := f.change(id, func(decider) time.Time { return time.Time{} })
+	before, _, _, err := f.change(id, 0)
 	if err != nil {
 		return err
 	}
@@ -122,33 +118,38 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 
 func (f *holdFlags) label() string { return cmp.Or(f.name, defaultLabel) }
 
-// change holds the bucket of an id until a time, or ends its hold if the time is
-// zero, and returns how it was before and how it is after that.
-func (f *holdFlags) change(id string, until func(decider) time.Time) (before, after stint.Bucket, err error) {
+// change holds the bucket of an id for a period, or ends its hold if the period is
+// 0, and returns how it was before and how it is after that.
+func (f *holdFlags) change(id string, period time.Duration) (before, after stint.Bucket, now time.Time, err error) {
 	if err := checkID(id, f.name); err != nil {
-		return before, after, err
+		return before, after, now, err
 	}
 	to, err := changing.target(&f.db, f.label())
 	if err != nil {
-		return before, after, err
+		return before, after, now, err
 	}
+	until := to.now.Add(period)
+	if period == 0 {
+		until = time.Time{}
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
 	f.pid = to.pid
-	err = to.do(f.label(), stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
+	err = to.do(stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
 		if before, err = l.Bucket(key); err != nil {
 			return err
 		}
-		if err = hold.Until(l, key, until(l)); err == nil {
+		if err = hold.Until(l, key, until); err == nil {
 			after, err = l.Bucket(key)
 		}
 		return err
 	})
-	return before, after, err
+	return before, after, to.now, err
 }
 
 // list prints what is held, by label and id.
-func (f *holdFlags) list(cmd *cobra.Command, in *source, now time.Time) error {
+func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
 	names := in.labels
-	held, err := holds(in.store, now)
+	held, err := holds(in.store, in.now)
 	if err != nil {
 		return failed(err)
 	}
@@ -173,7 +174,7 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source, now time.Time) error {
 		if of, ok := lockedOut(id); ok {
 			what, id = "lock-outs remembered", of
 		}
-		if until := now.Add(d); !f.out.json {
+		if until := in.now.Add(d); !f.out.json {
 			if id != "" || key.ID == "" {
 				fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(id), what, until.Format(clockFormat))
 			}

@@ -84,7 +84,7 @@ func (l *waiter) step(ctx context.Context, deadline time.Time) (delay time.Durat
 		db.lockTimeout, outOfTime = left, true
 	}
 	db.stop = ctx.Done()
-	in, err := db.reach(writing)
+	in, err := db.view(writing)
 	switch {
 	case errors.Is(err, errInterrupted):
 		return 0, errors.Join(errNotRun, l.leave())
@@ -95,10 +95,7 @@ func (l *waiter) step(ctx context.Context, deadline time.Time) (delay time.Durat
 	case in.owner != nil:
 		return 0, l.ask(ctx, in, deadline)
 	}
-	now, err := timeOf(db.cmd, in.store)
-	if err == nil {
-		delay, err = l.spend(in.store, now, now.Add(time.Until(deadline)))
-	}
+	delay, err = l.spend(in, in.now.Add(time.Until(deadline)))
 	return delay, errors.Join(err, in.Close())
 }
 
@@ -110,7 +107,7 @@ func (l *waiter) ask(ctx context.Context, in *source, deadline time.Time) error 
 	if err != nil {
 		return errors.Join(err, in.Close())
 	}
-	r := (&target{owner: owner, name: name}).request(l.limit, l.id, l.f.cost)
+	r := (&target{source: in, name: name}).request(l.limit, l.id, l.f.cost)
 	var d stint.Decision
 	if l.f.wait {
 		within, stop := context.WithDeadline(ctx, deadline)
@@ -147,13 +144,14 @@ func (l *waiter) ask(ctx context.Context, in *source, deadline time.Time) error 
 var errOwnerLeft = errors.New("the program has closed the file")
 
 // spend is step on the open file.
-func (l *waiter) spend(store dbfile.Store, now, deadline time.Time) (delay time.Duration, err error) {
+func (l *waiter) spend(in *source, deadline time.Time) (delay time.Duration, err error) {
+	store, now := in.store, in.now
 	last, err := l.last(store, now)
 	if err != nil {
 		return 0, err
 	}
 	if l.turn != 0 || last <= now.UnixNano() || l.later(last, now) {
-		d, err := l.decide(store, l.take)
+		d, err := l.decide(in, l.take)
 		if err != nil || d.Allowed {
 			return 0, err
 		}
@@ -265,7 +263,7 @@ func (l *waiter) leave() (err error) {
 	}
 	db := l.f.db
 	db.lockTimeout = min(db.lockTimeout, leaveTimeout)
-	in, err := db.reach(changing)
+	in, err := db.view(changing)
 	switch {
 	case errors.Is(err, stint.ErrLocked):
 		return nil // the turn stays in the file
@@ -276,14 +274,10 @@ func (l *waiter) leave() (err error) {
 	if in.owner != nil {
 		return nil
 	}
-	now, err := timeOf(db.cmd, in.store)
-	if err != nil {
-		return err
-	}
-	last, err := l.last(in.store, now)
+	last, err := l.last(in.store, in.now)
 	if err == nil && last == l.turn {
 		last -= l.needs()
-		if _, end := l.limit.PeriodAt(now); l.limit.FollowsCalendar() && last == end.UnixNano() {
+		if _, end := l.limit.PeriodAt(in.now); l.limit.FollowsCalendar() && last == end.UnixNano() {
 			last = 0 // no process waits for the next period
 		}
 		err = l.setLast(in.store, last)
@@ -306,25 +300,21 @@ func (l *waiter) take(lim decider, r stint.Request) (stint.Decision, error) {
 // refund returns the tokens, except those that time has brought back.
 func (l *waiter) refund() error {
 	to, err := changing.target(&l.f.db, l.f.limits.label())
-	if err == nil {
-		_, err = to.decide(func(lim decider, r stint.Request) (stint.Decision, error) {
-			return refund(lim, r.SpentAt(l.spent))
-		}, l.f.limits.label(), l.limit, l.id, l.f.cost)
+	if err != nil {
+		return err
 	}
-	return err
+	_, err = to.decide(func(lim decider, r stint.Request) (stint.Decision, error) {
+		return refund(lim, r.SpentAt(l.spent))
+	}, l.limit, l.id, l.f.cost)
+	return errors.Join(err, to.Close())
 }
 
 // decide acts on the bucket. When it returns, the result is durable.
-func (l *waiter) decide(store dbfile.Store, do action) (stint.Decision, error) {
-	name, err := store.Number(l.f.limits.label())
+func (l *waiter) decide(in *source, do action) (stint.Decision, error) {
+	label := l.f.limits.label()
+	name, err := in.declare(label)
 	if err != nil {
-		return stint.Decision{}, failed(err)
+		return stint.Decision{}, err
 	}
-	to := &target{store: keepOpen{store}, name: name}
-	return to.decide(do, l.f.limits.label(), l.limit, l.id, l.f.cost)
+	return (&target{in, keepOpen{in.store}, name, label}).decide(do, l.limit, l.id, l.f.cost)
 }
-
-// keepOpen is a store that outlives its Limiter.
-type keepOpen struct{ stint.Store }
-
-func (keepOpen) Close() error { return nil }

@@ -27,6 +27,12 @@ func newWaiter(t *testing.T, db string) *waiter {
 	return &waiter{f: f, id: "a", limit: limit}
 }
 
+// at returns a source whose time is now.
+func at(in *source, now time.Time) *source {
+	in.now = now
+	return in
+}
+
 // A command that fails after its token has come back with time gets none: the bucket
 // would hold more than its limit.
 func TestRefundOfLongRun(t *testing.T) {
@@ -36,20 +42,20 @@ func TestRefundOfLongRun(t *testing.T) {
 		ago  time.Duration // since the command took its token
 		left int64
 	}{{0, 1}, {time.Hour, 0}} {
-		store, err := l.f.db.open(writing)
+		in, err := l.f.db.view(writing)
 		require.NoError(t, err)
-		d, err := l.decide(store, l.take)
+		d, err := l.decide(in, l.take)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
-		require.NoError(t, store.Close())
+		require.NoError(t, in.Close())
 		l.spent = l.spent.Add(-c.ago)
 		require.NoError(t, l.refund())
-		store, err = l.f.db.open(writing)
+		in, err = l.f.db.view(writing)
 		require.NoError(t, err)
-		d, err = l.decide(store, check)
+		d, err = l.decide(in, check)
 		require.NoError(t, err)
 		require.Equal(t, c.left == 1, d.Allowed)
-		require.NoError(t, store.Close())
+		require.NoError(t, in.Close())
 	}
 }
 
@@ -59,11 +65,11 @@ func TestTurnOfInterrupted(t *testing.T) {
 	now := time.Now()
 	place := func() (l *waiter, delay time.Duration) {
 		l = newWaiter(t, db)
-		store, err := l.f.db.open(writing)
+		in, err := l.f.db.view(writing)
 		require.NoError(t, err)
-		delay, err = l.spend(store, now, now.Add(10*time.Hour))
+		delay, err = l.spend(at(in, now), now.Add(10*time.Hour))
 		require.NoError(t, err)
-		require.NoError(t, store.Close())
+		require.NoError(t, in.Close())
 		return l, delay
 	}
 	place()
@@ -94,10 +100,10 @@ func TestLine(t *testing.T) {
 	now := time.Now()
 	const anyTime = 10_000 * time.Hour
 	spend := func(l *waiter, within time.Duration) (delay time.Duration, err error) {
-		store, err := l.f.db.open(writing)
+		in, err := l.f.db.view(writing)
 		require.NoError(t, err)
-		delay, err = l.spend(store, now, now.Add(within))
-		require.NoError(t, store.Close())
+		delay, err = l.spend(at(in, now), now.Add(within))
+		require.NoError(t, in.Close())
 		return delay, err
 	}
 	place := func(want time.Duration) *waiter {
@@ -188,10 +194,10 @@ func TestLineCalendar(t *testing.T) {
 	_, next := newCalendarWaiter(1).limit.PeriodAt(now)
 	_, afterNext := newCalendarWaiter(1).limit.PeriodAt(next)
 	spend := func(l *waiter) (time.Time, error) {
-		store, err := l.f.db.open(writing)
+		in, err := l.f.db.view(writing)
 		require.NoError(t, err)
-		delay, err := l.spend(store, now, now.Add(anyTime))
-		require.NoError(t, store.Close())
+		delay, err := l.spend(at(in, now), now.Add(anyTime))
+		require.NoError(t, in.Close())
 		return now.Add(delay), err
 	}
 	place := func(cost int64, want time.Time) *waiter {

@@ -106,7 +106,7 @@ func (f *listFlags) list() (buckets []*bucket, err error) {
 	if err != nil {
 		return nil, err
 	}
-	in, err := f.db.view()
+	in, err := f.db.view(reading)
 	if err != nil {
 		return nil, err
 	}

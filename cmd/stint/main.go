@@ -5,8 +5,8 @@
 // Each command is in a file that is named after it, but allow, check, spend and
 // refund are in decision.go. The exit status is the answer: see errors.go. Read
 // the shared files in this order, and then the commands in any order: errors,
-// args, signals, file, store, clock, progress, output, source, target, bucket,
-// view, limitflags, decision, line, shares. Logs and charts are in packages of
+// args, signals, file, store, clock, progress, output, source, bucket, target,
+// limitflags, decision, line, shares. Logs and charts are in packages of
 // their own: internal/replay, internal/simulate. The server is in serve_listen,
 // serve_limits, serve_throttle, serve_commands, serve_conn and serve, and its
 // protocol in internal/resp.

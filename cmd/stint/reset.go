@@ -105,7 +105,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	defer stop()
 	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid}}
 	if err := found.find(ctx, to, m.prefix); err != nil {
-		return errors.Join(err, failed(to.Close()))
+		return errors.Join(err, to.Close())
 	}
 	what := display.Plural(found.Buckets, "bucket") + " and " + display.Plural(found.Holds, "hold") + " of " + display.Printable(found.Name)
 	say := func(format string) error {
@@ -119,7 +119,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 		err = say("would reset  %s")
 	} else if err = say("resetting  %s"); err == nil && found.Buckets+found.Holds > 0 {
 		if err = interruption(ctx); err != nil {
-			return errors.Join(err, failed(to.Close()))
+			return errors.Join(err, to.Close())
 		}
 		err = found.reset(to)
 	}
@@ -141,42 +141,22 @@ type foundBuckets struct {
 
 // find finds the buckets and holds of a limit whose ids begin with prefix.
 func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) error {
-	if in.owner != nil {
-		for b, err := range in.owner.Buckets(in.name) {
-			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
-				return err
-			}
-			if !strings.HasPrefix(b.Key.ID, prefix) {
-				continue
-			}
-			f.keys = append(f.keys, b.Key)
-			if b.ResetAfter > 0 {
-				f.Buckets++
-			}
-			if !b.HeldUntil.IsZero() {
-				f.Holds++
-			}
+	for b, err := range in.buckets(in.name) {
+		if err := errors.Join(interruption(ctx), err); err != nil {
+			return err
 		}
-		return nil
-	}
-	for _, of := range []stint.Name{in.name, stint.Unknown} { // its buckets, then all holds
-		for c, err := range in.store.All(of) {
-			if err := errors.Join(interruption(ctx), failed(err)); err != nil {
-				return err
-			}
-			key := c.Key
-			if of == stint.Unknown {
-				if key, err = parseKey(c.Key.ID); err != nil || key.Name != in.name {
-					continue
-				}
-			}
-			if strings.HasPrefix(key.ID, prefix) {
-				if f.changes = append(f.changes, stint.Change{Key: c.Key}); of == in.name {
-					f.Buckets++
-				} else {
-					f.Holds++
-				}
-			}
+		if !strings.HasPrefix(b.id, prefix) {
+			continue
+		}
+		key := in.name.Key(b.id)
+		f.keys = append(f.keys, key)
+		if b.fullIn > 0 {
+			f.Buckets++
+			f.changes = append(f.changes, stint.Change{Key: key})
+		}
+		if b.heldFor > 0 {
+			f.Holds++
+			f.changes = append(f.changes, stint.Change{Key: stint.Unknown.Key(key.String())})
 		}
 	}
 	return nil

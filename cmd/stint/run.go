@@ -106,7 +106,7 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if limit.IsBlocked() {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
-	if _, err := nothing().decide(check, f.limits.label(), limit, id, f.cost); err != nil {
+	if _, err := nothing(f.limits.label()).decide(check, limit, id, f.cost); err != nil {
 		return err // a wrong cost, which would also be a wrong turn
 	}
 	path, err := exec.LookPath(command[0]) // before the tokens are spent

@@ -59,7 +59,7 @@ type levelJSON struct {
 }
 
 // addShares adds the shares of the buckets whose limit has a total (a Parent).
-func addShares(found []*shown, in *view, limits *stint.Limits, numbers map[string]stint.Name, id string) error {
+func addShares(found []*shown, in *source, limits *stint.Limits, numbers map[string]stint.Name, id string) error {
 	load := func(key stint.Key) (b *bucket, limited bool, err error) {
 		limit, limited := limits.For(key)
 		if !limited {

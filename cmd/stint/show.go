@@ -74,7 +74,7 @@ func (f *showFlags) show(id string) (found []*shown, err error) {
 		return nil, err
 	}
 	f.opened = time.Now()
-	in, err := f.db.view()
+	in, err := f.db.view(reading)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (f *showFlags) show(id string) (found []*shown, err error) {
 // find returns the buckets of an id that are not full, are held, or have a
 // queue. With --name, it returns the bucket of a running program even if it is
 // full.
-func (f *showFlags) find(in *view, id string) (found []*shown, err error) {
+func (f *showFlags) find(in *source, id string) (found []*shown, err error) {
 	names, err := in.named(f.limits.name)
 	if err != nil {
 		return nil, err

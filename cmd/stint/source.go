@@ -11,6 +11,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/dbfile"
@@ -23,7 +25,10 @@ type source struct {
 	store  dbfile.Store       // nil if a program answers
 	owner  *hostlimit.Limiter // nil if the file does
 	labels map[stint.Name]string
-	pid    int // of the program; 0 if it is the file
+	pid    int       // of the program; 0 if it is the file
+	now    time.Time // of the buckets, after setNow
+
+	held map[stint.Key]time.Duration // in a file: the holds, once they were read, of limits that were not
 }
 
 // reach opens the file, or connects to the program that has it. It waits for a
@@ -107,12 +112,38 @@ func (s *source) declare(label string) (name stint.Name, err error) {
 	return name, failed(err)
 }
 
+// setNow sets the time of the buckets.
+func (s *source) setNow(cmd *cobra.Command) (err error) {
+	if s.owner != nil {
+		s.now = s.owner.Now()
+	} else {
+		s.now, err = timeOf(cmd, s.store)
+	}
+	return err
+}
+
 // Close closes the file, or the connection to the program.
 func (s *source) Close() error {
-	if s.owner != nil {
+	switch {
+	case s.owner != nil:
 		return failed(s.owner.Close())
+	case s.store != nil:
+		return failed(s.store.Close())
 	}
-	return failed(s.store.Close())
+	return nil
+}
+
+// view opens the file or, if a program has it open, connects to the program. It
+// sets the time.
+func (f *dbFlags) view(to access) (*source, error) {
+	in, err := f.reach(to)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.setNow(f.cmd); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return in, nil
 }
 
 // look opens the file for reading or, if a program has the file open, a copy that
@@ -154,15 +185,14 @@ type tempStore struct {
 
 func (s tempStore) Close() error { return errors.Join(s.Store.Close(), os.Remove(s.path)) }
 
-// read calls do with the file as look opens it, and the time of its buckets.
-func (f *dbFlags) read(do func(in *source, now time.Time) error) error {
+// read calls do with the file as look opens it, and with its time.
+func (f *dbFlags) read(do func(in *source) error) error {
 	in, err := f.look()
 	if err != nil {
 		return err
 	}
-	now, err := timeOf(f.cmd, in.store)
-	if err == nil {
-		err = do(in, now)
+	if err = in.setNow(f.cmd); err == nil {
+		err = do(in)
 	}
 	return errors.Join(err, in.Close())
 }

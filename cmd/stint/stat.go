@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,8 +31,8 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
   stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.db.read(func(in *source, now time.Time) error {
-				st, err := f.count(cmd, in, now)
+			return f.db.read(func(in *source) error {
+				st, err := f.count(cmd, in)
 				if err != nil {
 					return failed(err)
 				}
@@ -65,8 +64,8 @@ type limitStat struct {
 	Expired int64      `json:"expired"`
 }
 
-func (f *statFlags) count(cmd *cobra.Command, in *source, now time.Time) (*fileStat, error) {
-	held, err := holds(in.store, now)
+func (f *statFlags) count(cmd *cobra.Command, in *source) (*fileStat, error) {
+	held, err := holds(in.store, in.now)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +82,7 @@ func (f *statFlags) count(cmd *cobra.Command, in *source, now time.Time) (*fileS
 			if err != nil {
 				return nil, err
 			}
-			if c.TAT > now.UnixNano() {
+			if c.TAT > in.now.UnixNano() {
 				l.Live++
 			} else {
 				l.Expired++

@@ -2,47 +2,36 @@ package main
 
 import (
 	"errors"
-
-	"github.com/spf13/cobra"
+	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
 	"github.com/stint-go/stint/internal/dbfile"
 )
 
-// target has the buckets of one limit: those of the file, or of the program that
-// has it open.
+// target has the buckets of one limit.
 type target struct {
-	cmd   *cobra.Command
-	store stint.Store
-	owner *hostlimit.Limiter // nil if it is the file
-	pid   int                // of the owner
+	*source
+	kept  stint.Store // the buckets of the file, for a Limiter
 	name  stint.Name
+	label string
 }
 
 // nothing is a target without buckets.
-func nothing() *target { return &target{store: stint.NewMemStore(), name: 1} }
-
-// Close closes the target. Do not call it after decide or do, which close the
-// target too.
-func (t *target) Close() error {
-	if t.owner != nil {
-		return t.owner.Close()
-	}
-	return t.store.Close()
+func nothing(label string) *target {
+	return &target{&source{now: time.Now()}, stint.NewMemStore(), 1, label}
 }
 
 // target opens the file, or connects to the program that has it, and finds the
 // number of a limit's label. If the file has none, a label to write under gets one.
 // To others that is an error, because nothing was ever spent there.
-func (to access) target(f *dbFlags, label string) (*target, error) {
-	in, err := f.reach(to)
+func (to access) target(f *dbFlags, label string) (t *target, err error) {
+	in, err := f.view(to)
 	if err != nil {
 		return nil, err
 	}
-	t := &target{f.cmd, in.store, in.owner, in.pid, 0}
+	t = &target{in, keepOpen{in.store}, 0, label}
 	if to == reading {
-		t.store = unsaved{in.store}
+		t.kept = unsaved{keepOpen{in.store}}
 	}
 	if to == writing && in.owner == nil {
 		t.name, err = in.declare(label)
@@ -55,18 +44,22 @@ func (to access) target(f *dbFlags, label string) (*target, error) {
 	return t, nil
 }
 
+// keepOpen is a store that outlives its Limiter.
+type keepOpen struct{ dbfile.Store }
+
+func (keepOpen) Close() error { return nil }
+
 // unsaved is a store that ignores what a Limiter deletes, such as holds that
 // are over.
-type unsaved struct{ dbfile.Store }
+type unsaved struct{ keepOpen }
 
 func (unsaved) Save([]stint.Change) error { return nil }
 
 func (unsaved) SaveClock([]byte) error { return nil }
 
-// decide acts on the bucket of an id, and closes the target.
-func (t *target) decide(do action, label string, limit stint.Limit, id string, cost int64) (
-	d stint.Decision, err error) {
-	err = t.do(label, limit, id, func(l decider, _ stint.Key) (err error) {
+// decide acts on the bucket of an id.
+func (t *target) decide(do action, limit stint.Limit, id string, cost int64) (d stint.Decision, err error) {
+	err = t.do(limit, id, func(l decider, _ stint.Key) (err error) {
 		d, err = do(l, t.request(limit, id, cost))
 		return err
 	})
@@ -86,27 +79,27 @@ func (t *target) request(limit stint.Limit, id string, cost int64) stint.Request
 	return r
 }
 
-// do acts on the bucket of an id, and closes the target. When it returns, the
-// result is durable. The file gets no label except the one that is used.
-func (t *target) do(label string, limit stint.Limit, id string, act func(l decider, key stint.Key) error) error {
+// do acts on the bucket of an id. When it returns, the result is durable. The file
+// gets no label except the one that is used.
+func (t *target) do(limit stint.Limit, id string, act func(l decider, key stint.Key) error) error {
 	key := t.name.Key(id)
 	if t.owner != nil {
-		return errors.Join(blame(act(t.owner, key)), failed(t.owner.Close()))
+		return blame(act(t.owner, key))
 	}
 	if !limit.IsUnlimited() && !limit.IsBlocked() {
 		limit.Durability = stint.Flushed // Close makes it durable
 	}
-	spec := stint.NameSpec{Label: label, Limit: limit}
+	spec := stint.NameSpec{Label: t.label, Limit: limit}
 	if id == "" {
 		spec.ID = stint.Shared
 	}
 	limits, err := stint.NewLimits(stint.Names{t.name: spec})
 	if err != nil {
-		return failed(errors.Join(err, t.store.Close()))
+		return failed(err)
 	}
-	limiter, err := stint.New(t.store, limits, &stint.Options{OnEvent: warnOfClock(t.cmd)})
+	limiter, err := stint.New(t.kept, limits, nil)
 	if err != nil {
-		return failed(errors.Join(err, t.store.Close()))
+		return failed(err)
 	}
 	return errors.Join(blame(act(limiter, key)), failed(limiter.Close()))
 }
