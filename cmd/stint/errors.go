@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/replay"
 )
 
 // The exit statuses of every command.
@@ -59,7 +60,7 @@ func status(err error) int {
 	switch {
 	case err == nil:
 		return statusDone
-	case errors.As(err, new(failure)):
+	case isFailure(err):
 		return statusFailed
 	case errors.As(err, &e):
 		return e.status
@@ -85,6 +86,10 @@ var (
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
+
+func isFailure(err error) bool {
+	return errors.As(err, new(failure)) || errors.As(err, new(replay.StoreError))
+}
 
 // failed returns err as a failure, or nil if err is nil.
 func failed(err error) error {
@@ -155,7 +160,7 @@ func report(stderr io.Writer, err error) {
 		hint = "; " + own.todo
 	} else if i := slices.IndexFunc(hints, func(h hinted) bool { return errors.Is(err, h.error) }); i >= 0 {
 		hint = "; " + hints[i].todo
-	} else if errors.As(err, new(failure)) && errors.Is(err, fs.ErrPermission) {
+	} else if isFailure(err) && errors.Is(err, fs.ErrPermission) {
 		hint = "; see who owns the file and its directory, or name another with --db"
 	}
 	for line := range strings.Lines(readable(err)) {

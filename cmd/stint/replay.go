@@ -201,7 +201,7 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 	if errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("%w after %s", errInterrupted, display.Plural(int(r.Requests()), "request"))
 	}
-	return r, unread, errors.Join(err, storeFailed(r.Close()))
+	return r, unread, errors.Join(err, r.Close())
 }
 
 func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress progress) error {
@@ -214,15 +214,7 @@ func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, pr
 		defer file.Close()
 		in = file
 	}
-	return storeFailed(r.Read(ctx, log, io.TeeReader(in, progress)))
-}
-
-// storeFailed returns an error of the store as a failure, and others as they are.
-func storeFailed(err error) error {
-	if errors.As(err, new(replay.StoreError)) {
-		return failed(err)
-	}
-	return err
+	return r.Read(ctx, log, io.TeeReader(in, progress))
 }
 
 // sizeOf returns the bytes of the logs together, or -1 if that is not known.
