@@ -7,8 +7,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,8 +164,7 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
 	keys := slices.SortedFunc(maps.Keys(held), func(a, b stint.Key) int {
 		return cmp.Or(cmp.Compare(names[a.Name], names[b.Name]), cmp.Compare(a.ID, b.ID))
 	})
-	var text strings.Builder
-	tw := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
 		what, id := "for "+display.Duration(d), key.ID
@@ -176,13 +173,13 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
 		}
 		if until := in.now.Add(d); !f.out.json {
 			if id != "" || key.ID == "" {
-				fmt.Fprintf(tw, "%s\t%s\t%s, until %s\n", display.Printable(label), display.Printable(id), what, until.Format(clockFormat))
+				rows = append(rows, []string{display.Printable(label), display.Printable(id),
+					what + ", until " + until.Format(clockFormat)})
 			}
 		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, in.pid}); err != nil {
 			return failed(err)
 		}
 	}
-	_ = tw.Flush() // a Builder does not fail
-	_, err = io.WriteString(cmd.OutOrStdout(), folded(cmd.OutOrStdout(), text.String()))
+	_, err = io.WriteString(cmd.OutOrStdout(), folded(cmd.OutOrStdout(), display.Columns(rows)))
 	return failed(err)
 }

@@ -8,8 +8,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -163,19 +161,17 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 		}
 		return nil
 	}
-	var text strings.Builder
-	tw := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	for _, b := range buckets {
 		id, state := b.id, b.state()
 		if of, ok := lockedOut(id); ok && b.heldFor > 0 {
 			id, state = of, "lock-outs remembered for "+display.Duration(b.heldFor)
 		}
 		if id != "" || b.id == "" {
-			fmt.Fprintf(tw, "%s\t%s\t%s\n", display.Printable(b.label), display.Printable(id), state)
+			rows = append(rows, []string{display.Printable(b.label), display.Printable(id), state})
 		}
 	}
-	_ = tw.Flush() // a Builder does not fail
-	_, err := io.WriteString(w, folded(w, text.String()))
+	_, err := io.WriteString(w, folded(w, display.Columns(rows)))
 	return err
 }
 

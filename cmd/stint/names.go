@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -31,22 +28,18 @@ LABEL: under it "run --wait" keeps the last turn of each id.
 			if err != nil {
 				return err
 			}
-			names, lines := in.labels, map[stint.Name]string{}
-			for name, label := range names {
-				if limit, ok := lineOf(names, label); ok {
-					lines[name] = "\tthe queue of run --wait for " + display.Printable(names[limit])
-				}
-			}
 			if err := in.Close(); err != nil {
 				return err
 			}
-			var b strings.Builder
-			tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+			names, rows := in.labels, [][]string{}
 			for _, name := range slices.Sorted(maps.Keys(names)) {
-				fmt.Fprintf(tw, "%d\t%s%s\n", name, display.Printable(names[name]), lines[name])
+				row := []string{fmt.Sprint(name), display.Printable(names[name])}
+				if limit, ok := lineOf(names, names[name]); ok {
+					row = append(row, "the queue of run --wait for "+display.Printable(names[limit]))
+				}
+				rows = append(rows, row)
 			}
-			_ = tw.Flush() // a Builder does not fail
-			return f.out.print(cmd, names, b.String())
+			return f.out.print(cmd, names, display.Columns(rows))
 		},
 	}
 	f.db.register(cmd, dbUsage)

@@ -1,7 +1,6 @@
 package display
 
 import (
-	"io"
 	"strings"
 	"text/tabwriter"
 )
@@ -15,31 +14,32 @@ type Table struct {
 
 // Text returns the table for a terminal of that width. A width of 0 means no bound.
 func (t *Table) Text(width int) string {
-	var b strings.Builder
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{t.Header}, t.Rows...) {
-		_, _ = io.WriteString(tw, strings.Join(row, "\t")+"\n")
-	}
-	_ = tw.Flush() // a Builder does not fail
-	tooWide := false
-	for line := range strings.Lines(b.String()) {
+	text, tooWide := Columns(append([][]string{t.Header}, t.Rows...)), false
+	for line := range strings.Lines(text) {
 		tooWide = tooWide || Wide(line)-1 > width
 	}
 	if width == 0 || !tooWide {
-		return b.String()
+		return text
 	}
-	b.Reset()
-	tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	for _, row := range t.Rows {
-		for i, cell := range row {
-			switch {
-			case i == 0:
-				_, _ = io.WriteString(tw, cell+"\n")
-			case cell != "":
-				_, _ = io.WriteString(tw, "  "+t.Header[i]+"\t"+cell+"\n")
+		rows = append(rows, row[:1])
+		for i, cell := range row[1:] {
+			if cell != "" {
+				rows = append(rows, []string{"  " + t.Header[1+i], cell})
 			}
 		}
 	}
-	_ = tw.Flush()
+	return Columns(rows)
+}
+
+// Columns returns rows of cells below each other.
+func Columns(rows [][]string) string {
+	var b strings.Builder
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		_, _ = tw.Write([]byte(strings.Join(row, "\t") + "\n"))
+	}
+	_ = tw.Flush() // a Builder does not fail
 	return b.String()
 }
