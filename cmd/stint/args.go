@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -67,16 +68,20 @@ func atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// exclusive returns an error if both flags were given.
-func exclusive(cmd *cobra.Command, a, b string) error {
-	if cmd.Flags().Changed(a) && cmd.Flags().Changed(b) {
-		return misuse(cmd, "--%s and --%s exclude each other", a, b)
-	}
-	return nil
+// apart are flags that exclude each other.
+var apart = [][2]string{
+	{"json", "quiet"}, {"csv", "json"}, {"csv", "quiet"}, {"for", "end"}, {"limit", "limits"}, {"scenario", "load"},
+	{"try", "limit"}, {"try", "limits"}, {"try", "and"}, {"try", "name"}, {"try", "db"},
 }
 
-// checkFlags returns an error if a flag has an empty value, for example from a
-// shell variable that is not set. An empty value must not mean the default.
+// together are flags that go with another, if the command has that one.
+var together = [][2]string{
+	{"burst", "limit"}, {"overrides", "limits"}, {"share", "limits"}, {"timeout", "wait"}, {"to", "repair"},
+}
+
+// checkFlags returns an error if flags contradict each other, or if one has an
+// empty value, for example from a shell variable that is not set. An empty value
+// must not mean the default.
 func checkFlags(cmd *cobra.Command, _ []string) error {
 	for _, name := range []string{"db", "for", "limit", "limits", "name", "scenario", "spend-if", "svg", "to"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
@@ -88,7 +93,20 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 			return fmt.Errorf("--%s %v: must be more than 0", f.Name, f.Value)
 		}
 	}
-	return nil
+	var wrong []error
+	given := cmd.Flags().Changed
+	for _, pair := range apart {
+		if given(pair[0]) && given(pair[1]) {
+			wrong = append(wrong, misuse(cmd, "--%s and --%s exclude each other", pair[0], pair[1]))
+		}
+	}
+	for _, pair := range together {
+		with := cmd.Flags().Lookup(pair[1])
+		if given(pair[0]) && with != nil && (!with.Changed || with.Value.String() == "false") {
+			wrong = append(wrong, misuse(cmd, "--%s goes with --%s", pair[0], pair[1]))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 // needCommand runs for a command that only has subcommands. It fails: otherwise

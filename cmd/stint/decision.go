@@ -151,9 +151,6 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.Args = oneID
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := f.out.misused(cmd); err != nil {
-			return err
-		}
 		d, err := f.decide(args[0])
 		if err != nil {
 			return err

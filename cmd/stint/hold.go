@@ -42,9 +42,6 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 		Args: atMostOne("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed
-			if err := errors.Join(f.out.misused(cmd), exclusive(cmd, "for", "end")); err != nil {
-				return err
-			}
 			switch {
 			case len(args) == 0 && (given("for") || f.end):
 				return misuse(cmd, "no ID given: without one, hold lists what is held")

@@ -183,19 +183,16 @@ func (f *limitFlags) named(err error, files []string) error {
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
-// misused returns an error if flags contradict each other.
+// misused returns an error if a limit is required, and missing or not one of the
+// user's.
 func (f *limitFlags) misused() error {
 	switch given := f.cmd.Flags().Changed; {
-	case given("burst") && !given("limit"):
-		return misuse(f.cmd, "--burst goes with --limit")
-	case given("overrides") && !given("limits"):
-		return misuse(f.cmd, "--overrides goes with --limits")
 	case f.required && strings.HasSuffix(f.name, lineSuffix):
 		return misuse(f.cmd, "--name %q: run --wait uses labels that end in %q: choose another", f.name, lineSuffix)
 	case f.required && !given("limit") && !given("limits"):
 		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
 	}
-	return exclusive(f.cmd, "limit", "limits")
+	return nil
 }
 
 func (f *limitFlags) parse() (stint.Limit, error) {

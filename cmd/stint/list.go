@@ -94,7 +94,7 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	case f.by == "fill" && !given("limit") && !given("limits"):
 		return misuse(cmd, "--by fill needs to know the limits: --limit COUNT/PERIOD, or --limits FILE")
 	}
-	return errors.Join(f.out.misused(cmd), exclusive(cmd, "csv", "json"), exclusive(cmd, "csv", "quiet"))
+	return nil
 }
 
 // list returns the buckets that are not full, are held, or have a queue, in the

@@ -37,8 +37,6 @@ func (f *outputFlags) print(cmd *cobra.Command, asJSON any, text string) (err er
 	return failed(err)
 }
 
-func (f *outputFlags) misused(cmd *cobra.Command) error { return exclusive(cmd, "json", "quiet") }
-
 // chartFlags are those of a command that can draw its result.
 type chartFlags struct {
 	outputFlags

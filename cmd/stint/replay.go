@@ -257,11 +257,6 @@ func (f *replayFlags) open(c *replay.Config) (_ *replay.Replay, err error) {
 func (f *replayFlags) load(c *replay.Config, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
 	if c.Each {
 		f.limits.required = false
-		for _, other := range []string{"limit", "limits", "and", "name", "db"} {
-			if err := exclusive(f.limits.cmd, "try", other); err != nil {
-				return nil, err
-			}
-		}
 	}
 	f.limits.also = nil
 	deciding := f.and // labels

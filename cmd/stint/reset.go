@@ -55,9 +55,6 @@ given. With --prefix or --all it prints name, buckets, holds and reset.`,
 		if !wanted(cmd) {
 			return one(cmd, args)
 		}
-		if err := f.out.misused(cmd); err != nil {
-			return err
-		}
 		return many.reset(cmd, f)
 	}
 	return cmd

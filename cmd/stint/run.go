@@ -86,9 +86,7 @@ it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.
 }
 
 func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
-	if given := cmd.Flags().Changed; given("timeout") && !f.wait {
-		return misuse(cmd, "--timeout goes with --wait")
-	} else if given("timeout") && f.timeout <= 0 {
+	if cmd.Flags().Changed("timeout") && f.timeout <= 0 {
 		return misuse(cmd, "--timeout %v: must be more than 0", f.timeout)
 	}
 	id, err := stint.AnyID.Canonical(id)

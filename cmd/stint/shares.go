@@ -21,9 +21,6 @@ func (f *limitFlags) registerShares(cmd *cobra.Command) {
 
 // setShares sets the Parent and the Floor of the names that --share gives.
 func (f *limitFlags) setShares(names stint.Names, numbers map[string]stint.Name) error {
-	if f.shares != nil && f.file == "" {
-		return misuse(f.cmd, "--share goes with --limits")
-	}
 	for _, given := range f.shares {
 		labels := strings.Split(given, ":")
 		if len(labels) < 2 || len(labels) > 3 {

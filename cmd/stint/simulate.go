@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
@@ -66,7 +65,7 @@ and borrowed.`,
 }
 
 func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulate.Simulation, error) {
-	if err := errors.Join(exclusive(cmd, "scenario", "load"), f.out.misused(cmd)); err != nil {
+	if err := f.out.misused(cmd); err != nil {
 		return nil, err
 	}
 	in := &simulate.Scenario{Limits: args, Load: f.load}

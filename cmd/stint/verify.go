@@ -65,9 +65,6 @@ the object has file, repaired, buckets and lost (an array). The number of bucket
 			if err := f.db.named(cmd, args); err != nil {
 				return err
 			}
-			if f.to != "" && !f.repair {
-				return misuse(cmd, "--to goes with --repair")
-			}
 			if f.pages {
 				return failed(checkPages(cmd.OutOrStdout(), f.db.path, f.db.lockTimeout))
 			}
