@@ -105,15 +105,16 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 			if err != nil {
 				return err
 			}
-			if unread != nil && !r.Lines() {
+			s := r.Summary(f.top)
+			recognized := s.Requests+s.Other > 0
+			if unread != nil && !recognized && s.Malformed == 0 { // there was no line
 				return unread
 			}
 			svg := func() []byte { return r.SVG(fmt.Sprintf("%s, by %s", strings.Join(args, ", "), f.lines.By)) }
-			s := r.Summary(f.top)
 			if err := f.out.print(cmd, svg, s, s.Text); err != nil {
 				return err
 			}
-			if r.OnlyMalformed() {
+			if !recognized && s.Malformed > 0 {
 				format := "recognized"
 				if f.lines.Lines != "" {
 					format = "as --lines " + f.lines.Lines + " says"

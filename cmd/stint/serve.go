@@ -218,7 +218,7 @@ func (f *serveFlags) check(s *server) (err error) {
 		sum := sha256.Sum256(first)
 		s.password = &sum
 	}
-	_, err = s.numbered(f, counter())
+	_, _, err = f.numbered(counter())
 	return err
 }
 
@@ -229,10 +229,12 @@ func (s *server) open(f *serveFlags, path string) error {
 	if err != nil {
 		return err
 	}
-	limits, err := s.numbered(f, in.declare)
+	limits, numbers, err := f.numbered(in.declare)
 	if err = errors.Join(err, in.Close()); err != nil {
 		return err
 	}
+	s.throttle, s.labels = numbers[throttleLabel], numbers
+	delete(s.labels, throttleLabel)
 	s.limiter, err = hostlimit.Open(path, limits, &hostlimit.Options{
 		LimiterOptions: stint.Options{LockTimeout: f.db.lockTimeout, OnEvent: func(e stint.Event) {
 			s.log("%s", strings.TrimSuffix(fmt.Sprintf("%v: %v", e.Kind, e.Err), ": <nil>"))
@@ -244,25 +246,22 @@ func (s *server) open(f *serveFlags, path string) error {
 	return failed(ifEmpty(path, err))
 }
 
-// numbered returns the limits of the flags, and notes their numbers.
-func (s *server) numbered(f *serveFlags, number func(label string) (stint.Name, error)) (*stint.Limits, error) {
-	of := &f.limits
-	if of.file == "" {
-		of.name = throttleLabel
+// numbered returns the limits of the flags, and the numbers of their labels and of
+// throttleLabel.
+func (f *serveFlags) numbered(number func(label string) (stint.Name, error)) (
+	limits *stint.Limits, numbers map[string]stint.Name, err error) {
+	if f.limits.file == "" {
+		f.limits.name = throttleLabel
 	} else {
-		of.also = []stint.NameSpec{{Label: throttleLabel, Limit: stint.Unlimited}}
+		f.limits.also = []stint.NameSpec{{Label: throttleLabel, Limit: stint.Unlimited}}
 	}
-	limits, numbers, err := of.load(number)
-	if err != nil {
-		return nil, err
+	if limits, numbers, err = f.limits.load(number); err != nil {
+		return nil, nil, err
 	}
-	s.throttle = numbers[throttleLabel]
-	if _, limited := limits.For(s.throttle.Key("any")); limited {
-		return nil, fmt.Errorf("%s: the label %s is that of the command", of.file, throttleLabel)
+	if _, limited := limits.For(numbers[throttleLabel].Key("any")); limited {
+		err = fmt.Errorf("%s: the label %s is that of the command", f.limits.file, throttleLabel)
 	}
-	delete(numbers, throttleLabel)
-	s.labels = numbers
-	return limits, nil
+	return limits, numbers, err
 }
 
 // reloads loads the limits files again at each signal, until ctx ends.
@@ -286,7 +285,7 @@ func (s *server) reload(f *serveFlags) error {
 		return errors.New("there is no --limits")
 	}
 	f.limits.piped = nil
-	limits, err := (&server{}).numbered(f, func(label string) (stint.Name, error) {
+	limits, _, err := f.numbered(func(label string) (stint.Name, error) {
 		if label == throttleLabel {
 			return s.throttle, nil
 		}

@@ -122,14 +122,6 @@ func (e StoreError) Unwrap() error { return e.error }
 // Requests returns how many requests were decided.
 func (r *Replay) Requests() int64 { return r.summary.Requests }
 
-// Lines reports whether any line was read.
-func (r *Replay) Lines() bool { return r.summary.Requests+r.summary.Other+r.summary.Malformed > 0 }
-
-// OnlyMalformed reports whether there were lines, and none could be read.
-func (r *Replay) OnlyMalformed() bool {
-	return r.summary.Malformed > 0 && r.summary.Requests+r.summary.Other == 0
-}
-
 // Close warns of what is odd in the logs, and closes the store.
 func (r *Replay) Close() error {
 	if years := &r.times.inferred; years.Lines > 0 {
