@@ -54,7 +54,6 @@ type idPlace struct {
 	node *yaml.Node
 }
 
-// commented is the node of an id, and its comment.
 type commented struct {
 	id      *yaml.Node
 	comment string
@@ -150,7 +149,6 @@ func groupOf(entry *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// readGroup reads the entry of a group: its name, its ids, and its limits.
 func (r *reader) readGroup(group, entry *yaml.Node) {
 	where := "group " + spell.Line(group.Value)
 	if group.Value == "" || group.Tag == "!!null" {

@@ -72,7 +72,6 @@ type holdJSON struct {
 	PID   int           `json:"pid,omitempty"`
 }
 
-// endedJSON is what --end --json prints.
 type endedJSON struct {
 	Name string `json:"name"`
 	display.JSONID
@@ -141,7 +140,6 @@ func (f *holdFlags) change(id string, period time.Duration) (before, after stint
 	return before, after, to.now, err
 }
 
-// list prints what is held, by label and id.
 func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
 	names := in.labels
 	held, err := holds(in.store, in.now)

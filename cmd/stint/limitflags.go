@@ -52,7 +52,6 @@ func (f *limitFlags) registerFiles(cmd *cobra.Command, usage string) {
 	_ = cmd.MarkFlagFilename("overrides", "yml", "yaml")
 }
 
-// label returns the label of the limit that the flags name.
 func (f *limitFlags) label() string { return cmp.Or(f.name, defaultLabel) }
 
 // resolve returns the limit that the flags give for an id, if there is one.

@@ -26,7 +26,6 @@ func (f *outputFlags) registerJSON(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one JSON object")
 }
 
-// print prints the result of a command, as JSON or as text.
 func (f *outputFlags) print(cmd *cobra.Command, asJSON any, text string) (err error) {
 	switch w := cmd.OutOrStdout(); {
 	case f.json:

@@ -60,7 +60,6 @@ given. With --prefix or --all it prints name, buckets, holds and reset.`,
 	return cmd
 }
 
-// resetFlags are the flags to reset many buckets.
 type resetFlags struct {
 	prefix      string
 	all, dryRun bool
@@ -77,7 +76,6 @@ type resetOneJSON struct {
 	PID       int                `json:"pid,omitempty"`
 }
 
-// resetJSON is what --json prints of many buckets.
 type resetJSON struct {
 	Name    string `json:"name"`
 	Buckets int    `json:"buckets"`
@@ -129,7 +127,6 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	return failed(err)
 }
 
-// foundBuckets are the buckets and holds to reset.
 type foundBuckets struct {
 	resetJSON
 	changes []stint.Change // in the file

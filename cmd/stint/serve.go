@@ -96,7 +96,6 @@ save, and end with status 0.`,
 // throttleLabel is the label of the buckets of CL.THROTTLE.
 const throttleLabel = "CL.THROTTLE"
 
-// server answers clients.
 type server struct {
 	limiter    *hostlimit.Limiter
 	throttle   stint.Name
@@ -116,7 +115,6 @@ type server struct {
 	ids       atomic.Int64 // of connections
 }
 
-// serve answers clients until ctx ends.
 func (f *serveFlags) serve(ctx context.Context, stderr io.Writer) (err error) {
 	s := &server{ending: ctx, most: f.most, started: time.Now()}
 	s.log = log.New(stderr, "stint: ", 0).Printf

@@ -21,7 +21,6 @@ const redisVersion = "7.2.0"
 // clients send when they connect.
 var served []*servedCommand
 
-// servedBy finds a command by its name.
 var servedBy = map[string]*servedCommand{}
 
 type servedCommand struct {

@@ -156,7 +156,6 @@ func (f *serveFlags) listeners(ctx context.Context, s *server, at sockets) (ls [
 	return ls, nil
 }
 
-// passed returns the sockets that systemd has passed.
 func (f *serveFlags) passed(files []*os.File, password bool) (ls []net.Listener, err error) {
 	for _, file := range files {
 		l, err := net.FileListener(file)

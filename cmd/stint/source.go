@@ -82,7 +82,6 @@ func (f *dbFlags) reach(to access) (*source, error) {
 	}
 }
 
-// number returns the number of a label.
 func (s *source) number(label string) (stint.Name, error) {
 	name, ok := numberOf(s.labels, label)
 	switch {
@@ -112,7 +111,6 @@ func (s *source) declare(label string) (name stint.Name, err error) {
 	return name, failed(err)
 }
 
-// setNow sets the time of the buckets.
 func (s *source) setNow(cmd *cobra.Command) (err error) {
 	if s.owner != nil {
 		s.now = s.owner.Now()

@@ -90,7 +90,6 @@ const (
 	reading                // likewise, and nothing in the file changes
 )
 
-// open opens the file.
 func (f *dbFlags) open(to access) (store dbfile.Store, err error) {
 	path, dir, err := f.file()
 	if err != nil {
@@ -125,7 +124,6 @@ func ifEmpty(path string, err error) error {
 	return err
 }
 
-// numberOf returns the number of a label, if it has one.
 func numberOf(labels map[stint.Name]string, label string) (name stint.Name, ok bool) {
 	for name, has := range labels {
 		if has == label {

@@ -210,7 +210,6 @@ func (s *Summary) Text(width int) string {
 	return b.String()
 }
 
-// printTried writes the table of the limits that were tried.
 func (s *Summary) printTried(b *strings.Builder, width int) {
 	tried := display.Table{Header: []string{"limit", "denied", "of all", "ids", "denied most"}}
 	for _, t := range s.Tried {
