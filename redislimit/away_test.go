@@ -37,6 +37,14 @@ func (c line) Eval(ctx context.Context, command, script string, keys, args []str
 	return c.rueidisClient.Eval(ctx, command, script, keys, args)
 }
 
+func (c line) EvalWait(ctx context.Context, command, script string, keys, args []string, replicas int,
+	timeout time.Duration) (any, int, error) {
+	if err := c.cut.Load(); err != nil {
+		return nil, 0, *err
+	}
+	return c.rueidisClient.EvalWait(ctx, command, script, keys, args, replicas, timeout)
+}
+
 func (c line) Do(ctx context.Context, args ...string) (any, error) {
 	if err := c.cut.Load(); err != nil {
 		return nil, *err

@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/big"
@@ -276,65 +277,76 @@ func TestLocalNotDurable(t *testing.T) {
 	require.NotErrorIs(t, err, ErrAway)
 }
 
-// heldStore is a Store that saves nothing before it may.
-type heldStore struct {
+// failOnce is a Store that fails the first save of each bucket after it was broken, or
+// delays it until it is mended.
+type failOnce struct {
 	stint.Store
-	may chan struct{}
+	broken atomic.Bool
+	mended chan struct{} // nil: saves fail
+	failed sync.Map      // buckets
 }
 
-func (s *heldStore) Save(changes []stint.Change) error {
-	<-s.may
-	return s.Store.Save(changes)
+func (s *failOnce) Save(changes []stint.Change) (err error) {
+	for _, c := range changes {
+		if _, again := s.failed.LoadOrStore(c.Key, true); again || !s.broken.Load() {
+			continue
+		} else if s.mended == nil {
+			err = io.ErrShortWrite
+		} else {
+			<-s.mended
+		}
+	}
+	return cmp.Or(err, s.Store.Save(changes))
 }
 
-// If the commit of a call of two trips that this machine decides is late, all that
-// it spent is returned, here or, if the server has been charged by then, there.
+// If this machine decides a call of two trips and cannot save it, only the local
+// Limiter knows whether the tokens are still spent. They are not returned twice.
 func TestUndoNotDurable(t *testing.T) {
 	t.Parallel()
-	for name, charged := range map[string]bool{"here": false, "there": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			clock := newTestClock()
-			opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-			_, opts.Prefix = commonServer(t)
-			limit := leasedLimit(stint.PerHour(8))
-			c := newLine()
-			l := c.node(t, testLimits(t, limit), opts)
-			file, store := l.node.Local, &heldStore{stint.NewMemStore(), make(chan struct{})}
-			var err error
-			l.node.Local, err = stint.New(store, file.Limits(), &stint.Options{Now: clock.now, CommitTimeout: time.Millisecond})
-			require.NoError(t, err)
-			require.NoError(t, file.Close())
-			c.fail(errCut)
-			const ids = 65
-			var asks []*script.Request
-			for i := range ids {
-				r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 2}, script.Spend)
+	for _, durability := range []stint.Durability{stint.Leased, stint.Synced} {
+		for name, mended := range map[string]chan struct{}{"failed": nil, "late": make(chan struct{})} {
+			t.Run(fmt.Sprint(durability, " ", name), func(t *testing.T) {
+				t.Parallel()
+				clock := newTestClock()
+				opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
+				_, opts.Prefix = commonServer(t)
+				limit := stint.PerHour(8)
+				limit.Durability = durability
+				c := newLine()
+				l := c.node(t, testLimits(t, limit), opts)
+				file, store := l.node.Local, &failOnce{Store: stint.NewMemStore(), mended: mended}
+				local := &stint.Options{Now: clock.now, CommitTimeout: time.Minute}
+				if mended != nil {
+					local.CommitTimeout = 10 * time.Millisecond
+				}
+				var err error
+				l.node.Local, err = stint.New(store, file.Limits(), local)
 				require.NoError(t, err)
-				asks = append(asks, &r.Request)
-			}
-			trips := l.trips(script.Spend, asks, time.Now())
-			require.Len(t, trips, 2)
-			l.carryOutAll(trips)
-			back := func() {
-				close(store.may)
-				c.mend()
-				l.comesBack(t)
-			}
-			if charged {
-				back()
-			}
-			require.ErrorIs(t, l.outcome(script.Spend, trips), stint.ErrNotDurable)
-			if !charged {
-				back()
-			}
-			require.NoError(t, l.Close())
-			require.Equal(t, charged, l.Stats().Charged > 0)
-			again := newLimiter(t, limit, func(o *Options) { o.Now, o.Prefix = clock.now, opts.Prefix })
-			for i := range ids {
-				require.EqualValues(t, 8, again.left(t, perID.Key(strconv.Itoa(i))), i)
-			}
-		})
+				require.NoError(t, file.Close())
+				c.fail(errCut)
+				var reqs []stint.Request
+				for i := range script.MaxTogether + 1 {
+					reqs = append(reqs, perID.Key(strconv.Itoa(i)).Cost(2))
+				}
+				_, err = l.SpendAll(reqs...)
+				require.True(t, err == nil || mended != nil, err)
+				require.NoError(t, l.node.Local.Flush())
+				store.failed.Clear()
+				store.broken.Store(true)
+				_, err = l.SpendAll(reqs...)
+				require.ErrorIs(t, err, stint.ErrNotDurable)
+				if mended != nil {
+					close(mended)
+				}
+				require.NoError(t, l.node.Local.Flush())
+				for _, r := range reqs {
+					d, err := l.Check(r.Key, 0)
+					require.NoError(t, err)
+					require.LessOrEqual(t, d.Remaining, int64(2), "of a share of 4, of which 2 were spent before")
+				}
+				require.NoError(t, l.Close())
+			})
+		}
 	}
 }
 

@@ -117,10 +117,12 @@ func (l *Limiter) carryOut(t *script.Trip) {
 
 // undo returns what the trips spent, because another trip of the same call denied
 // or failed. A server is asked in the background. Tokens that have come back by
-// themselves are not returned again. If an undo fails, the tokens stay spent.
+// themselves are not returned again. If an undo fails, the tokens stay spent. So do those
+// of a decision of this machine that is not durable, because the local Limiter may have
+// returned them.
 func (l *Limiter) undo(trips []*script.Trip) {
 	for _, t := range trips {
-		if !t.Allowed || t.Err != nil && !errors.Is(t.Err, stint.ErrNotDurable) {
+		if !t.Allowed || t.Err != nil && (t.Requests[0].Here || !errors.Is(t.Err, stint.ErrNotDurable)) {
 			continue
 		}
 		var back []*script.Request

@@ -36,7 +36,7 @@ func (n *Node) While(o *Outage, until time.Time, f func()) (was bool, err error)
 
 // Decide decides on buckets that have shares, without the server. The caller is in
 // While. After an error nothing was spent on this machine, except that after
-// stint.ErrNotDurable the tokens may be spent. Undo then returns them.
+// stint.ErrNotDurable the tokens may be spent.
 func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
 	if len(rs) == 0 {
 		return nil
@@ -65,7 +65,13 @@ func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
 		_, err = n.Local.Do(context.Background(), reqs, ds)
 		o.spent(reqs)
 	}
-	for i, r := range rs { // also after stint.ErrNotDurable, for Undo
+	if errors.Is(err, stint.ErrNotDurable) {
+		return fmt.Errorf("redislimit: server is away, and this machine decided by itself: %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: and this machine cannot decide by itself: %w", script.ErrAway, err)
+	}
+	for i, r := range rs {
 		d := &ds[i]
 		r.TAT, r.Wait, r.Charges = r.Now+int64(d.ResetAfter), int64(d.RetryAfter), n.charges.Load()
 		r.Taken += d.Taken
@@ -74,12 +80,6 @@ func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
 			r.Interval, r.Tolerance = int64(r.Limit.Interval()), int64(r.Limit.Tolerance())
 			r.Need = reqs[i].Cost * r.Interval
 		}
-	}
-	if errors.Is(err, stint.ErrNotDurable) {
-		return fmt.Errorf("redislimit: server is away, and this machine decided by itself: %w", err)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: and this machine cannot decide by itself: %w", script.ErrAway, err)
 	}
 	if op == script.Check && len(rs) == 1 {
 		if b, err := n.Local.Bucket(reqs[0].Key); err == nil && !b.HeldUntil.IsZero() {
