@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,33 +89,124 @@ func TestUndo(t *testing.T) {
 	require.True(t, d.Allowed, "all limits on one id are in one slot")
 }
 
-// An undo returns no tokens that have come back by themselves: 4 were taken at
-// 0:00 and are back at 1:00, when another call takes 4.
+// An undo returns no tokens that have come back by themselves, at the server or
+// here: all were taken at 0:00 and are back an hour later, when another call takes
+// them.
 func TestLateUndo(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
-	r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key("a"), Cost: 4}, script.Spend)
-	require.NoError(t, err)
-	trips := l.trips(script.Spend, []*script.Request{&r.Request}, time.Now())
-	l.carryOutAll(trips)
-	require.NoError(t, trips[0].Err)
-	for _, step := range []struct {
-		pass time.Duration
-		left int64
-	}{{time.Hour, 0}, {0, 0}} {
-		clock.pass(step.pass)
-		d, err := l.Spend(perID.Key("a"), 4)
-		require.NoError(t, err)
-		require.Equal(t, step.pass > 0, d.Allowed)
-		l.undo(trips)
-		l.work.Go(func() {})
+	for name, away := range map[string]bool{"at the server": false, "here": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			opts := Options{Nodes: 1, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
+			_, opts.Prefix = commonServer(t)
+			c, limits := newLine(), testLimits(t, stint.PerHour(4))
+			l := c.node(t, limits, opts)
+			if away {
+				c.fail(errCut)
+			}
+			trips := l.spendTogether(t, 4, "a")
+			clock.pass(time.Hour)
+			d, err := l.Spend(perID.Key("a"), 4)
+			require.NoError(t, err)
+			require.True(t, d.Allowed)
+			l.undo(trips)
+			require.NoError(t, l.Close())
+			again := c.node(t, limits, opts)
+			d, err = again.Check(perID.Key("a"), 0)
+			require.NoError(t, err)
+			require.Zero(t, d.Remaining)
+			require.NoError(t, again.Close())
+		})
 	}
-	require.NoError(t, l.Close())
-	again := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now, o.Prefix = clock.now, l.opts.Prefix })
-	b, err := again.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Zero(t, b.Remaining)
+}
+
+// heldCharges is a line that holds back charges until held is closed.
+type heldCharges struct {
+	line
+	begun chan struct{}
+	held  *atomic.Pointer[chan struct{}]
+}
+
+func (c heldCharges) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
+	if c.cut.Load() == nil && len(args) > 2 && strings.HasPrefix(args[2], string(script.Charge)) {
+		held := c.held.Load()
+		c.begun <- struct{}{}
+		<-*held
+	}
+	return c.line.Eval(ctx, command, text, keys, args)
+}
+
+// Tokens that this machine has spent are returned at the server if an undo comes
+// while the server is charged with them. Decisions go on, or wait for the last debts.
+func TestUndoWhileCharged(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string]bool{"debts": false, "last debts": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newTestClock()
+			opts := Options{Nodes: 2, Now: clock.now, RepeatDenials: -1, Timeout: 20 * time.Second}
+			var s *server
+			s, opts.Prefix = commonServer(t)
+			c := heldCharges{newLine(), make(chan struct{}, 100), new(atomic.Pointer[chan struct{}])}
+			var err error
+			c.rueidisClient, err = newRueidisClient(s.url, opts.Timeout)
+			require.NoError(t, err)
+			l, err := New(c, testLimits(t, stint.PerHour(8)), &opts)
+			require.NoError(t, err)
+			c.fail(errCut)
+			ids := []string{"x"}
+			var trips []*script.Trip
+			spend := func() {
+				for i := range script.MaxTogether + 1 {
+					ids = append(ids, strconv.Itoa(i))
+				}
+				trips = l.spendTogether(t, 2, ids[1:]...)
+			}
+			first, second := make(chan struct{}), make(chan struct{})
+			c.held.Store(&first)
+			if last {
+				l.spendTogether(t, 2, "x")
+			} else {
+				spend()
+			}
+			c.mend()
+			<-c.begun
+			if last {
+				spend()
+				c.held.Store(&second)
+				close(first)
+				<-c.begun
+				first = second
+			}
+			l.undo(trips)
+			close(first)
+			l.comesBack(t)
+			require.NoError(t, l.Close())
+			require.Positive(t, l.Stats().Charged)
+			again := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Now, o.Prefix = clock.now, opts.Prefix })
+			for _, id := range ids[1:] {
+				require.EqualValues(t, 8, again.left(t, perID.Key(id)), id)
+			}
+		})
+	}
+}
+
+// spendTogether spends as SpendAll does, but leaves the outcome to the caller.
+func (l *Limiter) spendTogether(t *testing.T, cost int64, ids ...string) []*script.Trip {
+	t.Helper()
+	var asks []*script.Request
+	for _, id := range ids {
+		r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key(id), Cost: cost}, script.Spend)
+		require.NoError(t, err)
+		asks = append(asks, &r.Request)
+	}
+	trips := l.trips(script.Spend, asks, time.Now())
+	l.carryOutAll(trips)
+	for _, trip := range trips {
+		require.NoError(t, trip.Err)
+	}
+	return trips
 }
 
 // Synced waits for a replica. If there is none, the error is ErrNotDurable.

@@ -115,40 +115,45 @@ func (l *Limiter) carryOut(t *script.Trip) {
 	}
 }
 
-// undo returns what the trips spent, because another trip of the same call denied
-// or failed. A server is asked in the background. Tokens that have come back by
-// themselves are not returned again. If an undo fails, the tokens stay spent. So do those
-// of a decision of this machine that is not durable, because the local Limiter may have
-// returned them.
+// undo returns what the trips spent, because another trip of the same call denied or failed.
+// A server is asked in the background, and a charge under way is waited for there. Tokens
+// that have come back by themselves are not returned again. If an undo fails, the tokens
+// stay spent. So do those of a decision of this machine that is not durable, because the
+// local Limiter may have returned them.
 func (l *Limiter) undo(trips []*script.Trip) {
 	for _, t := range trips {
 		if !t.Allowed || t.Err != nil && (t.Requests[0].Here || !errors.Is(t.Err, stint.ErrNotDurable)) {
 			continue
 		}
-		var back []*script.Request
+		var spent []*script.Request
 		for _, r := range t.Requests {
-			if r.Mode == stint.CheckOnly || r.Wait != 0 || r.Need == 0 || r.Limit.IsUnlimited() {
-				continue
+			if r.Mode != stint.CheckOnly && r.Wait == 0 && r.Need != 0 && !r.Limit.IsUnlimited() &&
+				!(r.Here && l.node.Undo(r, false)) {
+				spent = append(spent, r)
 			}
-			if r.Here && l.node.Undo(r) {
-				continue
-			}
-			again := *r
-			again.Fourth = r.Now
-			if r.Here { // the server has been charged in between
-				again.Need = r.Cost * r.Whole
-			}
-			back = append(back, &again)
 		}
-		if len(back) > 0 {
-			l.begin(func() {
-				for _, t := range l.trips(script.Undo, back, time.Now()) {
-					t.Gate = l.node.Of(t.Requests[0].Bucket)
-					l.server.Run(t)
+		if len(spent) == 0 {
+			continue
+		}
+		l.begin(func() {
+			var back []*script.Request
+			for _, r := range spent {
+				again := *r
+				again.Fourth = r.Now
+				if r.Here {
+					if l.node.Undo(r, true) {
+						continue
+					}
+					again.Need = r.Cost * r.Whole // the server has been charged in between
 				}
-				l.forget(back)
-			})
-		}
+				back = append(back, &again)
+			}
+			for _, t := range l.trips(script.Undo, back, time.Now()) {
+				t.Gate = l.node.Of(t.Requests[0].Bucket)
+				l.server.Run(t)
+			}
+			l.forget(back)
+		})
 	}
 }
 

@@ -73,7 +73,7 @@ func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
 	}
 	for i, r := range rs {
 		d := &ds[i]
-		r.TAT, r.Wait, r.Charges = r.Now+int64(d.ResetAfter), int64(d.RetryAfter), n.charges.Load()
+		r.TAT, r.Wait = r.Now+int64(d.ResetAfter), int64(d.RetryAfter)
 		r.Taken += d.Taken
 		if r.Limited() {
 			r.Whole, r.Limit = r.Interval, r.Limit.DividedBy(int64(n.Nodes))
@@ -118,21 +118,29 @@ func (n *Node) own(r *script.Request, op script.Op) (stint.Request, error) {
 	return req, nil
 }
 
-// Undo returns what Decide has spent on a bucket, because the call denied or
-// failed elsewhere. It returns false if the server has been charged in between,
-// or is being charged: then the tokens must be returned there.
-func (n *Node) Undo(r *script.Request) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.Of(r.Bucket).charging != nil {
+// Undo returns what Decide has spent on a bucket, because the call denied or failed
+// elsewhere, less what time has brought back. It returns false if the server has been
+// charged in between: then the tokens must be returned there. Unless it waits, it also
+// returns false while the server is charged.
+func (n *Node) Undo(r *script.Request, waits bool) bool {
+	o := n.Of(r.Bucket)
+	if waits {
+		o.settling.Lock()
+	} else if !o.settling.TryLock() {
 		return false
 	}
-	if n.charges.Load() != r.Charges {
-		d, err := n.debt(r.Bucket)
-		if err != nil || d.at(n.now()) < r.Need {
-			return false
-		}
+	defer o.settling.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	spent := script.Instant(n.spentAt(time.Unix(0, r.Now)))
+	d, err := n.debt(r.Bucket)
+	now := n.now()
+	owes, back := d.at(now), r.Need-max(0, now-spent)
+	if err != nil || owes < back {
+		return false
 	}
-	n.Local.Refund(stint.Request{Key: OwnKey(r.Bucket), Cost: r.Cost, Limit: n.durable(r.Limit), Spent: stint.JustSpent})
+	if back > 0 {
+		n.setDebt(OwnKey(r.Bucket), d.own, d.seen, owes-back)
+	}
 	return true
 }

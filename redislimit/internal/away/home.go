@@ -79,9 +79,8 @@ type Node struct {
 	whole  Outage                         // of a single server, and of a cluster until its shards are known
 	shards atomic.Pointer[[16384]*Outage] // of a cluster, by slot; nil until they are known
 
-	under   atomic.Int32 // outages under way
-	gone    atomic.Int64 // nanoseconds of those that have ended
-	charges atomic.Int64 // buckets whose charge was answered
+	under atomic.Int32 // outages under way
+	gone  atomic.Int64 // nanoseconds of those that have ended
 
 	Aways   atomic.Int64 // outages
 	Shared  atomic.Int64 // decisions of this machine

@@ -180,7 +180,6 @@ func (n *Node) pay(charges []*charge, patience time.Duration) (failed error) {
 			failed = cmp.Or(failed, err)
 			continue
 		}
-		n.charges.Add(1)
 		d, err := n.debt(c.key)
 		now := n.now()
 		since := d.at(now) - c.owed.at(now)

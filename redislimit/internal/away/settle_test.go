@@ -97,6 +97,7 @@ func (n *Node) spend(t *testing.T, id string, cost int64) *script.Request {
 func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *script.Request {
 	t.Helper()
 	p := spend(key, cost, stint.PerHour(8))
+	p.Now = n.Server.Time().UnixNano()
 	var err error
 	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
 		err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
@@ -122,12 +123,12 @@ func TestUndo(t *testing.T) {
 	n, s := newNode(t)
 	a, b := n.spend(t, "a", 3), n.spend(t, "b", 3)
 	require.Equal(t, 3*2*time.Hour/8, n.owes(t, "a"))
-	require.True(t, n.Undo(a))
+	require.True(t, n.Undo(a, true))
 	require.Zero(t, n.owes(t, "a"))
 	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.False(t, n.Whole().Away())
 	require.Equal(t, map[string]int64{perID.Key("b").String(): int64(3 * time.Hour / 8)}, s.charged)
-	require.False(t, n.Undo(b), "the server was charged")
+	require.False(t, n.Undo(b, true), "the server was charged")
 	require.Zero(t, n.owes(t, "b"))
 }
 
@@ -219,25 +220,27 @@ func TestAwayWhileShardsAreRead(t *testing.T) {
 	require.NotSame(t, o, n.Of(key), "the slots are read again when no shard is away")
 }
 
-// While the last debts are charged, what this machine spent on them cannot be
-// undone here.
+// While debts are charged, what this machine spent cannot be undone here, because the
+// charge includes it.
 func TestUndoWhileCharged(t *testing.T) {
 	t.Parallel()
 	n, s := newNode(t)
-	n.spend(t, "a", 1)
-	var b *script.Request
+	a, b := n.spend(t, "a", 1), (*script.Request)(nil)
 	passes := 0
+	undone := make(chan bool, 2)
 	s.during = func([]*script.Trip) {
 		if passes++; passes == 1 {
 			b = n.spend(t, "b", 2)
+			go func() { undone <- n.Undo(a, true) }()
 			return
 		}
-		if n.Whole().charging == nil || n.Undo(b) {
-			t.Error("it was undone")
-		}
+		require.NotNil(t, n.Whole().charging)
+		require.False(t, n.Undo(b, false))
+		go func() { undone <- n.Undo(b, true) }()
 	}
 	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
 	require.Equal(t, 2, passes)
+	require.False(t, <-undone || <-undone)
 	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b").String()])
 }
 
@@ -255,6 +258,7 @@ func TestUndoTogether(t *testing.T) {
 			running.Go(func() {
 				for i := range 2000 {
 					p := spend(key, 1, limit)
+					p.Now = s.now.UnixNano()
 					var err error
 					n.While(n.Whole(), time.Now().Add(time.Minute), func() {
 						err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
@@ -263,7 +267,7 @@ func TestUndoTogether(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if i%4 == 0 || !n.Undo(p) {
+					if i%4 == 0 || !n.Undo(p, true) {
 						spent.Add(1)
 					}
 				}

@@ -46,10 +46,9 @@ type Request struct {
 	Fourth    int64  // argument of the operation, as script.lua says
 
 	Answer
-	Taken   int64 // tokens of a Part, from a lease and from the bucket
-	Here    bool  // this machine decided
-	Whole   int64 // T of the limit that Limit is a share of, if that decided
-	Charges int64 // that the server had answered before that
+	Taken int64 // tokens of a Part, from a lease and from the bucket
+	Here  bool  // this machine decided
+	Whole int64 // T of the limit that Limit is a share of, if that decided
 }
 
 // Answer is what the server says of one bucket.
