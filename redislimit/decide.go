@@ -46,25 +46,25 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	if op == script.Part && !r.Limited() { // it is Blocked, or perhaps held
 		op = script.Spend
 	}
-	if !r.asks {
+	if !r.Asks {
 		return r.Decision(op), nil
 	}
 	var lost error          // of a lease's call
 	var begun time.Time     // of the wait for it
 	var part stint.Decision // of a lease that had some of the tokens
-	if r.leased {
+	if r.Leased {
 		var done bool
 		switch op {
 		case script.Spend:
-			done, begun, lost = l.leases.Spend(&r.Request)
+			done, begun, lost = l.leases.Spend(&r)
 			if lost != nil && (errors.Is(lost, ErrAway) ||
 				l.opts.away(r.Bucket.Name) != AwayClosed && l.node.Of(r.Bucket).Away()) {
 				done = false // perhaps this machine decides
 			}
 		case script.Check:
-			done = l.leases.Check(&r.Request)
+			done = l.leases.Check(&r)
 		case script.Part:
-			if done = l.leases.Take(&r.Request); r.Taken > 0 {
+			if done = l.leases.Take(&r); r.Taken > 0 {
 				part = r.Decision(op)
 			}
 		}
@@ -75,10 +75,10 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 		}
 	}
 	sent := l.elapsed()
-	if op != script.Part && l.leases.Denies(&r.Request, sent) {
+	if op != script.Part && l.leases.Denies(&r, sent) {
 		return r.Decision(op), nil
 	}
-	if err = l.ask(op, []*script.Request{&r.Request}, begun); err != nil {
+	if err = l.ask(op, []*script.Request{&r}, begun); err != nil {
 		if part.Taken > 0 {
 			return part, nil
 		}
@@ -86,7 +86,7 @@ func (l *Limiter) one(op script.Op, req stint.Request) (stint.Decision, error) {
 	}
 	d := r.Decision(op)
 	if !r.Here {
-		l.leases.Saw(&r.Request, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
+		l.leases.Saw(&r, sent, !d.Allowed || op != script.Check && d.Remaining == 0)
 	}
 	return d, nil
 }
@@ -161,10 +161,10 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 		return stint.Decision{}, stint.ErrClosed
 	}
 	n := l.inForce.Load()
-	rs := make([]request, len(reqs))
+	rs := make([]script.Request, len(reqs))
 	keys := make(map[stint.Key]bool, len(reqs))
 	var asks []*script.Request
-	leased := op == script.Spend
+	leased, blocked := op == script.Spend, false
 	for i := range reqs {
 		r, err := l.request(n, &reqs[i], op)
 		if err != nil {
@@ -181,19 +181,18 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 			r.Need = 0
 		}
 		rs[i] = r
-		if !r.asks {
-			ds[i] = r.Decision(op)
-			continue
+		if r.Asks {
+			asks = append(asks, &rs[i])
+			leased = leased && r.Leased && r.Cost > 0
 		}
-		asks = append(asks, &rs[i].Request)
-		leased = leased && r.leased && r.Cost > 0
+		blocked = blocked || r.Limit.IsBlocked() && r.Mode != stint.SpendOnly
 	}
 	if op == script.Refund {
 		l.forget(asks)
 		defer l.forget(asks) // denials that were under way
 	}
-	if op == script.Spend && !strictest(reqs, ds, rs).Allowed {
-		op, leased = script.Check, false // a Blocked request denies all
+	if op == script.Spend && blocked {
+		op, leased = script.Check, false // it denies all
 	}
 	if len(asks) > 0 && !(leased && l.leases.SpendAll(asks)) {
 		if err := l.ask(op, asks, time.Time{}); err != nil {
@@ -201,11 +200,9 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 		}
 	}
 	for i := range rs {
-		if rs[i].asks {
-			ds[i] = rs[i].Decision(op)
-		}
+		ds[i] = rs[i].Decision(op)
 	}
-	d := strictest(reqs, ds, nil)
+	d := strictest(reqs, ds)
 	if !d.Allowed {
 		for i := range ds {
 			ds[i].Taken = 0
@@ -214,13 +211,11 @@ func (l *Limiter) together(op script.Op, reqs []stint.Request, ds []stint.Decisi
 	return d, nil
 }
 
-// strictest returns the strictest decision, without SpendOnly requests, and without
-// those of rs that are still to be asked.
-func strictest(reqs []stint.Request, ds []stint.Decision, rs []request) stint.Decision {
+// strictest returns the strictest decision, without those on SpendOnly requests.
+func strictest(reqs []stint.Request, ds []stint.Decision) stint.Decision {
 	d, voted := stint.Decision{Allowed: true, Remaining: math.MaxInt64}, false
 	for i := range reqs {
-		undecided := rs != nil && rs[i].asks
-		if !undecided && reqs[i].Mode != stint.SpendOnly && (!voted || ds[i].Stricter(&d)) {
+		if reqs[i].Mode != stint.SpendOnly && (!voted || ds[i].Stricter(&d)) {
 			d, voted = ds[i], true
 		}
 	}
@@ -232,7 +227,7 @@ func strictest(reqs []stint.Request, ds []stint.Decision, rs []request) stint.De
 func (l *Limiter) Bucket(key stint.Key) (stint.Bucket, error) {
 	b := stint.Bucket{Key: key}
 	r, err := l.direct(key, script.Check, 0)
-	if err != nil || r.Limit.IsUnlimited() && !r.asks {
+	if err != nil || r.Limit.IsUnlimited() && !r.Asks {
 		return b, err
 	}
 	if !r.Limit.IsUnlimited() {
@@ -271,7 +266,7 @@ func (l *Limiter) hold(op script.Op, key stint.Key, until time.Time) (end time.T
 		return end, fmt.Errorf("redislimit: hold %s: Boulder's buckets (Options.PlainKeys) have no holds", l.labeled(key))
 	}
 	r, err := l.direct(key, op, script.Instant(until))
-	if err == nil && r.Limit.IsUnlimited() && !r.asks {
+	if err == nil && r.Limit.IsUnlimited() && !r.Asks {
 		err = fmt.Errorf("redislimit: hold %s: it has no limit, so it cannot be held", l.labeled(key))
 	}
 	if err == nil && r.Hold > r.Now {
@@ -294,7 +289,7 @@ func (l *Limiter) Reset(keys ...stint.Key) error {
 
 // direct runs an operation without a cost on one bucket. On a key without a
 // limit it runs only a reset.
-func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, err error) {
+func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r script.Request, err error) {
 	if l.closed.Load() {
 		return r, stint.ErrClosed
 	}
@@ -302,16 +297,16 @@ func (l *Limiter) direct(key stint.Key, op script.Op, fourth int64) (r request, 
 	if r, err = l.request(n, &stint.Request{Key: key, Mode: stint.CheckOnly}, op); err != nil {
 		return r, err
 	}
-	if r.Limit.IsUnlimited() && !r.asks && op != script.Reset {
+	if r.Limit.IsUnlimited() && !r.Asks && op != script.Reset {
 		return r, nil
 	}
 	if op == script.Check {
-		return r, l.ended(l.ask(op, []*script.Request{&r.Request}, time.Time{}))
+		return r, l.ended(l.ask(op, []*script.Request{&r}, time.Time{}))
 	}
 	r.Fourth = fourth
 	l.leases.Forget(key)
 	defer l.leases.Forget(key)
-	err = l.ask(op, []*script.Request{&r.Request}, time.Time{})
+	err = l.ask(op, []*script.Request{&r}, time.Time{})
 	if !errors.Is(err, ErrAway) && !errors.Is(err, ErrBusy) && !errors.Is(err, script.ErrNothingRan) {
 		l.leases.Drop(key, op != script.Reset)
 	}

@@ -199,7 +199,7 @@ func (l *Limiter) spendTogether(t *testing.T, cost int64, ids ...string) []*scri
 	for _, id := range ids {
 		r, err := l.request(l.inForce.Load(), &stint.Request{Key: perID.Key(id), Cost: cost}, script.Spend)
 		require.NoError(t, err)
-		asks = append(asks, &r.Request)
+		asks = append(asks, &r)
 	}
 	trips := l.trips(script.Spend, asks, time.Now())
 	l.carryOutAll(trips)

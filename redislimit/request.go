@@ -9,17 +9,10 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// request is one bucket's part in a call. The server or a lease decides on it.
-type request struct {
-	script.Request
-	asks   bool // the server
-	leased bool // a lease
-}
-
-// request checks what it can without the server, and computes the arguments.
-func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (request, error) {
-	r := request{Request: script.Request{Bucket: req.Key, Since: &n.since, Mode: req.Mode, Cost: req.Cost,
-		Spent: req.Spent}}
+// request returns a bucket's part in a call. It checks what it can without the server, and
+// computes the arguments.
+func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (script.Request, error) {
+	r := script.Request{Bucket: req.Key, Since: &n.since, Mode: req.Mode, Cost: req.Cost, Spent: req.Spent}
 	if req.Mode == stint.UpTo {
 		r.Mode = stint.CheckAndSpend
 	}
@@ -46,10 +39,10 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 			}
 		}
 	}
-	if r.asks = r.Limited(); !r.asks {
+	if r.Asks = r.Limited(); !r.Asks {
 		mayBeHeld := !configured.IsUnlimited() || rules.IsLockOutCount(req.Key)
 		if r.Limit.IsUnlimited() && mayBeHeld && op != script.Refund {
-			r.asks, r.Tolerance, r.Most = true, script.MaxTolerance, script.MaxTolerance
+			r.Asks, r.Tolerance, r.Most = true, script.MaxTolerance, script.MaxTolerance
 		}
 		return r, nil
 	}
@@ -79,7 +72,7 @@ func (l *Limiter) request(n *limitsInForce, req *stint.Request, op script.Op) (r
 		r.Op, r.Fourth, r.Most = script.Undo, script.Instant(req.Spent), script.MaxTolerance
 	}
 	// A limit that a Request brings has no lease, and neither has one with a burst under 8.
-	r.leased = l.durability(r.Limit) == stint.Leased && r.Limit == configured && r.Limit.Burst >= 8
+	r.Leased = l.durability(r.Limit) == stint.Leased && r.Limit == configured && r.Limit.Burst >= 8
 	return r, nil
 }
 

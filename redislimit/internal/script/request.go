@@ -38,6 +38,8 @@ type Request struct {
 	Spent    time.Time // of a refund: the instant of the spend, if it is known
 	Interval int64     // T
 	Most     int64     // how far the bucket's TAT may be ahead
+	Asks     bool      // the server or a lease decides, not the limit alone
+	Leased   bool      // a lease may decide
 
 	Key       string // of the bucket at the server
 	Op        Op     // "": that of the trip
