@@ -148,7 +148,7 @@ func TestCharge(t *testing.T) {
 			keys[i] = fmt.Sprintf("charge:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tat))
 			r := script.Request{Need: need, Tolerance: tau}
-			args = append(args, string(r.AppendRecord(nil, script.Charge, i < together-1)))
+			args = append(args, r.Record(script.Charge, i < together-1))
 			next := new(big.Int).Add(big.NewInt(max(now, tat)), big.NewInt(need))
 			if full := new(big.Int).Add(big.NewInt(now), big.NewInt(tau)); next.Cmp(full) > 0 {
 				next = full

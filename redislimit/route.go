@@ -144,7 +144,7 @@ func (l *Limiter) undo(trips []*script.Trip) {
 					if l.node.Undo(r, true) {
 						continue
 					}
-					again.Need = r.Cost * r.Whole // the server has been charged in between
+					again.Need /= int64(l.opts.Nodes) // the server has been charged in between
 				}
 				back = append(back, &again)
 			}

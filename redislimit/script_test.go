@@ -59,7 +59,7 @@ func TestStep(t *testing.T) {
 			keys[i] = fmt.Sprintf("step:%d:%d", call, i)
 			set = append(set, keys[i], fmt.Sprintf("%d 0", tats[i]))
 			r := script.Request{Mode: stint.SpendOnly, Need: needs[i], Tolerance: taus[i]}
-			args = append(args, string(r.AppendRecord(nil, script.Spend, i < together-1)))
+			args = append(args, r.Record(script.Spend, i < together-1))
 		}
 		answers, stored := l.decided(t, set, keys, args)
 		for i := range keys {

@@ -76,7 +76,7 @@ func (n *Node) Decide(o *Outage, op script.Op, rs []*script.Request) error {
 		r.TAT, r.Wait = r.Now+int64(d.ResetAfter), int64(d.RetryAfter)
 		r.Taken += d.Taken
 		if r.Limited() {
-			r.Whole, r.Limit = r.Interval, r.Limit.DividedBy(int64(n.Nodes))
+			r.Limit = r.Limit.DividedBy(int64(n.Nodes))
 			r.Interval, r.Tolerance = int64(r.Limit.Interval()), int64(r.Limit.Tolerance())
 			r.Need = reqs[i].Cost * r.Interval
 		}

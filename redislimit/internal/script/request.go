@@ -1,6 +1,7 @@
 package script
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -50,7 +51,6 @@ type Request struct {
 	Answer
 	Taken int64 // tokens of a Part, from a lease and from the bucket
 	Here  bool  // this machine decided
-	Whole int64 // T of the limit that Limit is a share of, if that decided
 }
 
 // Answer is what the server says of one bucket.
@@ -93,25 +93,19 @@ func (r *Request) Decision(op Op) stint.Decision {
 	return d
 }
 
-// recordLen is the length of what the script gets for each request.
-const recordLen = 3 + 6*8
-
-// AppendRecord appends what the script gets for a request. If more, the group
-// goes on with the next request.
-func (r *Request) AppendRecord(b []byte, op Op, more bool) []byte {
-	if r.Op != "" {
-		op = r.Op
-	}
+// Record returns what the script gets for a request. If more, the group goes on with the
+// next request.
+func (r *Request) Record(op Op, more bool) string {
 	follows := byte('-')
 	if more {
 		follows = '+'
 	}
-	b = append(b, op[0], '0'+byte(r.Mode), follows)
+	b := append(make([]byte, 0, 3+6*8), cmp.Or(r.Op, op)[0], '0'+byte(r.Mode), follows)
 	for _, v := range [3]int64{r.Need, r.Tolerance, r.Fourth} {
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v/1e9)))
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v%1e9)))
 	}
-	return b
+	return string(b)
 }
 
 // Parse puts the script's reply into the trips, and returns the server's time. A trip

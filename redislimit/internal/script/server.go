@@ -192,7 +192,13 @@ func (s *Server) ClockAhead() (ahead time.Duration, err error) {
 // Call asks the server about all trips of the batch. It makes one call, although
 // a Gate may be away. After an error their answers mean nothing.
 func (s *Server) Call(ctx context.Context, batch []*Trip) error {
-	keys, args := arguments(batch)
+	keys, args := make([]string, 0, len(batch)), make([]string, 2, 2+len(batch)) // run sets the first two
+	for _, t := range batch {
+		for i, r := range t.Requests {
+			keys = append(keys, r.Key)
+			args = append(args, r.Record(t.Op, i < len(t.Requests)-1))
+		}
+	}
 	replicas := 0
 	if batch[0].Synced {
 		replicas = s.Replicas
@@ -233,27 +239,6 @@ func (s *Server) Charge(trips []*Trip, patience time.Duration) {
 		}
 		return err
 	})
-}
-
-// arguments returns the keys and arguments of the script. The first two are those that
-// run sets.
-func arguments(batch []*Trip) (keys, args []string) {
-	n := 0
-	for _, t := range batch {
-		n += len(t.Requests)
-	}
-	keys, args = make([]string, 0, n), make([]string, 2, 2+n)
-	all := make([]byte, 0, n*recordLen)
-	for _, t := range batch {
-		for i, r := range t.Requests {
-			keys = append(keys, r.Key)
-			all = r.AppendRecord(all, t.Op, i < len(t.Requests)-1)
-		}
-	}
-	for text := string(all); text != ""; text = text[recordLen:] {
-		args = append(args, text[:recordLen])
-	}
-	return keys, args
 }
 
 // run counts a trip, and runs a script with the time and the generation of the limits as
@@ -326,7 +311,7 @@ func (s *Server) TryScripts(key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*s.Timeout)
 	defer cancel()
 	r := Request{Key: key, Mode: stint.CheckOnly, Tolerance: 1}
-	args := []string{strconv.FormatInt(EndOfTime, 10), "", string(r.AppendRecord(nil, Check, false))}
+	args := []string{strconv.FormatInt(EndOfTime, 10), "", r.Record(Check, false)}
 	_, _, err := s.Eval(ctx, Decisions, []string{key}, args, 0)
 	return err
 }
