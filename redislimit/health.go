@@ -36,14 +36,16 @@ func (l *Limiter) Health() error {
 // lookEvery is the time between two readings of the server's settings.
 var lookEvery = time.Minute
 
+// lookout reads the settings, and returns the tokens of leases that have ended, until closing.
 func (l *Limiter) lookout() {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	look, leases := time.Tick(lookEvery), time.Tick(max(l.opts.MaxLease/4, 10*time.Millisecond))
 	for {
 		select {
-		case <-tick.C:
+		case <-look:
 			l.look(false)
 			l.node.LoadShards()
+		case <-leases:
+			l.leases.GiveBack(false)
 		case <-l.closing:
 			return
 		}

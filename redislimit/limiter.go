@@ -84,7 +84,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		Note: l.note, Closed: l.closed.Load})
 	l.leases = lease.NewTable(lease.Config{
 		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Label: l.labeled,
-		Closing: l.closing, Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
+		Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
 		Away: func(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() },
 	})
 	if err := l.SetLimits(limits); err != nil {

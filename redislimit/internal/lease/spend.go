@@ -130,7 +130,6 @@ func (t *Table) renew(s *shard, b *bucket, elapsed int64) {
 // startAsking starts the goroutine that asks for a bucket. It returns false if no
 // goroutine may start any more.
 func (t *Table) startAsking(s *shard, b *bucket) bool {
-	t.once.Do(func() { t.Begin(t.endLeases) })
 	b.busy = t.Begin(func() { t.askFor(s, b) })
 	return b.busy
 }
@@ -186,20 +185,6 @@ func (t *Table) answered(s *shard, b *bucket, r *script.LeaseRequest, q *questio
 		}
 	}
 	return decided
-}
-
-// endLeases gives back the tokens of leases that have ended, until closing.
-func (t *Table) endLeases() {
-	tick := time.NewTicker(max(t.MaxLease/4, 10*time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			t.GiveBack(false)
-		case <-t.Closing:
-			return
-		}
-	}
 }
 
 // endGrants ends grants, as lease.end does. It returns the request that gives their

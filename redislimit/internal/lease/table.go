@@ -16,7 +16,6 @@ type Table struct {
 	seed   maphash.Seed
 	since  atomic.Pointer[script.Since] // of the limits in force
 	shards [shards]shard
-	once   sync.Once // starts the goroutine that ends leases
 }
 
 const shards = 64
@@ -47,7 +46,6 @@ type Config struct {
 	RepeatDenials time.Duration          // a denial may be repeated without a trip
 	Timeout       time.Duration          // of a call
 	Label         func(stint.Key) string // a bucket, as errors have it
-	Closing       chan struct{}          // closed when no lease may be given back in the background any more
 
 	Elapsed func() int64                       // the time by the clock that measures the age of leases
 	Away    func(stint.Key) bool               // the server that has a bucket is away
