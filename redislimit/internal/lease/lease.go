@@ -59,7 +59,6 @@ type waiter struct {
 // question is one bucket's part in a call of the lease script.
 type question struct {
 	first, need, want int64    // tokens
-	callers           int      // number of callers with this need
 	back              [2]grant // ended, with unused tokens
 	sent              int64    // elapsed time
 }
@@ -127,12 +126,11 @@ func (b *lease) ask(elapsed int64) (q question) {
 	for _, w := range b.waiting {
 		q.need += w.cost
 	}
-	q.callers, q.need = len(b.waiting), min(q.need, b.tolerance/b.interval)
-	b.asking = q.callers
-	if q.callers > 0 {
+	b.asking, q.need = len(b.waiting), min(q.need, b.tolerance/b.interval)
+	if b.asking > 0 {
 		q.first = b.waiting[0].cost
 	}
-	q.back = b.end(elapsed, q.callers > 0)
+	q.back = b.end(elapsed, b.asking > 0)
 	if elapsed-b.asked < b.life/4 {
 		b.want *= 2
 	} else {
@@ -171,13 +169,13 @@ func (b *lease) receive(q *question, a *script.LeaseAnswer, elapsed int64) (deci
 	k := a.Granted / b.interval
 	g := grant{left: k, all: k, at: a.Now, sent: q.sent}
 	b.tat, b.now, b.sent = a.TAT, a.Now, q.sent
-	b.empty = q.callers == 0 && k == 0
+	b.empty = b.asking == 0 && k == 0
 	if a.Hold > a.Now {
 		b.grants[0].over, b.grants[1].over = true, true
 	}
-	callers := b.waiting
+	callers, asked := b.waiting, b.asking
 	for i, w := range callers {
-		if w.served = i < q.callers && w.cost <= g.left && !w.gone; w.served {
+		if w.served = i < asked && w.cost <= g.left && !w.gone; w.served {
 			g.left -= w.cost
 			b.used += w.cost
 		}
@@ -193,7 +191,7 @@ func (b *lease) receive(q *question, a *script.LeaseAnswer, elapsed int64) (deci
 			continue
 		}
 		w.Now = a.Now
-		if i >= q.callers { // it came after the question
+		if i >= asked { // it came after the question
 			w.Now += elapsed - q.sent
 		}
 		w.served = w.served || b.take(elapsed, w.cost)

@@ -21,7 +21,7 @@ func TestAsk(t *testing.T) {
 		b.waiting = append(b.waiting, &waiter{cost: cost})
 	}
 	q := b.ask(0)
-	require.Equal(t, []int64{3, 25, 4}, []int64{q.first, q.need, int64(q.callers)})
+	require.Equal(t, []int64{3, 25, 4}, []int64{q.first, q.need, int64(b.asking)})
 	server := new(model.Lease)
 	a := server.Step(1e18, 0, q.args(interval, tolerance))
 	decided := b.receive(&q, &a, 0)
