@@ -2,6 +2,7 @@ package script
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -132,26 +133,22 @@ func Calls[T any](s *Server, items []T, key func(T) string) (all [][]T) {
 
 // Each makes the calls that items with keys take, at most 16 at the same time, and
 // returns the first error. After an error it makes no further calls.
-func Each[T any](s *Server, items []T, key func(T) string, call func([]T) error) (err error) {
+func Each[T any](s *Server, items []T, key func(T) string, call func([]T) error) error {
 	var group sync.WaitGroup
-	var mu sync.Mutex
+	ctx, fail := context.WithCancelCause(context.Background())
+	defer fail(nil)
 	slots := make(chan struct{}, 16)
 	for _, batch := range Calls(s, items, key) {
-		slots <- struct{}{}
-		mu.Lock()
-		stop := err != nil
-		mu.Unlock()
-		if stop {
+		if slots <- struct{}{}; ctx.Err() != nil {
 			break
 		}
 		group.Go(func() {
 			defer func() { <-slots }()
-			failed := call(batch)
-			mu.Lock()
-			defer mu.Unlock()
-			err = cmp.Or(err, failed)
+			if err := call(batch); err != nil {
+				fail(err)
+			}
 		})
 	}
 	group.Wait()
-	return err
+	return context.Cause(ctx)
 }
