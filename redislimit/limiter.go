@@ -36,12 +36,11 @@ type Limiter struct {
 
 	evicted sync.Map // int64 keys that a node had evicted at the last look, by its run_id
 
-	closed   atomic.Bool
-	closing  chan struct{}
-	close    sync.Once
-	closeErr error
-	work     sync.WaitGroup // background goroutines
-	workMu   sync.Mutex     // orders work.Add before work.Wait
+	closed  atomic.Bool
+	closing chan struct{}
+	close   func() error   // once
+	work    sync.WaitGroup // background goroutines
+	workMu  sync.Mutex     // orders work.Add before work.Wait
 }
 
 var _ stint.Decider = (*Limiter)(nil)
@@ -80,6 +79,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{client: client, opts: c, start: time.Now(), closing: make(chan struct{})}
+	l.close = sync.OnceValue(l.closeOnce)
 	l.server = script.NewServer(client, script.Config{Timeout: c.Timeout, Replicas: c.Replicas, Plain: c.PlainKeys, Now: c.Now,
 		Note: l.note, Closed: l.closed.Load})
 	l.leases = lease.NewTable(lease.Config{
@@ -110,18 +110,17 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 // Close waits for spends that are being undone, gives back the tokens of leases,
 // and closes the client and the file at Options.Local. Later calls return
 // stint.ErrClosed. The buckets stay at the server.
-func (l *Limiter) Close() error {
-	l.close.Do(func() {
-		l.workMu.Lock()
-		l.closed.Store(true)
-		l.workMu.Unlock()
-		close(l.closing)
-		l.work.Wait()
-		l.leases.GiveBack(true)
-		l.client.Close()
-		l.closeErr = l.node.Close()
-	})
-	return l.closeErr
+func (l *Limiter) Close() error { return l.close() }
+
+func (l *Limiter) closeOnce() error {
+	l.workMu.Lock()
+	l.closed.Store(true)
+	l.workMu.Unlock()
+	close(l.closing)
+	l.work.Wait()
+	l.leases.GiveBack(true)
+	l.client.Close()
+	return l.node.Close()
 }
 
 // begin starts a goroutine that Close waits for. If the Limiter is closed,
