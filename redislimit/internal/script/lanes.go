@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -24,16 +23,6 @@ const (
 // way.
 const maxBatch = 4 * MaxTogether
 
-// lanes order the trips of each slot. A trip calls the server at once if its
-// lane has a call free. Otherwise it waits. The first waiting trip leads the next
-// call, which also takes trips that wait behind it. Trips leave a lane in the
-// order in which they came. By a trip's deadline all earlier calls have ended, so
-// it needs no timer, unless its caller had to wait for something else before.
-type lanes struct {
-	mu sync.Mutex
-	of map[laneOf]*lane // lanes in use
-}
-
 // laneOf says which trips may share a call: trips to one slot, if all of them
 // wait for replicas or none does.
 type laneOf struct {
@@ -41,6 +30,12 @@ type laneOf struct {
 	synced bool
 }
 
+// lane orders the trips of a slot. A trip calls the server at once if its
+// lane has a call free. Otherwise it waits. The first waiting trip leads the next
+// call, which also takes trips that wait behind it. Trips leave a lane in the
+// order in which they came. By a trip's deadline all earlier calls have ended, so
+// it needs no timer, unless its caller had to wait for something else before.
+// Server.mu guards it.
 type lane struct {
 	under   int           // calls under way
 	last    time.Time     // when the last one began
@@ -53,9 +48,9 @@ type lane struct {
 
 // Waiting returns the number of trips that wait for a call to end.
 func (s *Server) Waiting() (n int) {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	for _, in := range s.lanes.of {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, in := range s.lanes {
 		n += len(in.waiting)
 	}
 	return n
@@ -76,17 +71,17 @@ func (s *Server) Run(t *Trip) {
 	if s.Spreads() {
 		of.slot = Slot(t.Requests[0].Key)
 	}
-	s.lanes.mu.Lock()
-	in := s.lanes.of[of]
+	s.mu.Lock()
+	in := s.lanes[of]
 	if in == nil {
 		in = new(lane)
-		s.lanes.of[of] = in
+		s.lanes[of] = in
 	}
 	if in.under < MinCalls || in.under < maxCalls && len(in.waiting) == 0 && s.pause(in, now) <= 0 {
 		in.under++
 		in.leaders++
 		in.last = now
-		s.lanes.mu.Unlock()
+		s.mu.Unlock()
 		s.lead(t, of, in)
 		return
 	}
@@ -94,21 +89,21 @@ func (s *Server) Run(t *Trip) {
 	in.waiting = append(in.waiting, t)
 	in.buckets += len(t.Requests)
 	s.another(in, now)
-	s.lanes.mu.Unlock()
+	s.mu.Unlock()
 	if s.leads(t, in, now) {
 		s.lead(t, of, in)
 	}
 }
 
 // pause returns the time until another call of the lane may begin for few
-// callers. The caller holds lanes.mu.
+// callers. The caller holds Server.mu.
 func (s *Server) pause(in *lane, now time.Time) time.Duration {
 	return max(s.Pace, in.took/8) - now.Sub(in.last)
 }
 
 // another begins another call if trips wait that no leader will take, and enough
 // of them wait or the pause is over. Otherwise a timer does so after the pause. The
-// caller holds lanes.mu.
+// caller holds Server.mu.
 func (s *Server) another(in *lane, now time.Time) {
 	left, pause := in.buckets-in.leaders*MaxTogether, s.pause(in, now)
 	switch {
@@ -119,15 +114,15 @@ func (s *Server) another(in *lane, now time.Time) {
 	case !in.timed:
 		in.timed = true
 		time.AfterFunc(pause, func() {
-			s.lanes.mu.Lock()
-			defer s.lanes.mu.Unlock()
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			in.timed = false
 			s.another(in, time.Now())
 		})
 	}
 }
 
-// begin lets the first waiting trip lead a call. The caller holds lanes.mu.
+// begin lets the first waiting trip lead a call. The caller holds Server.mu.
 func (in *lane) begin(now time.Time) {
 	in.leaders++
 	in.last = now
@@ -146,21 +141,21 @@ func (s *Server) leads(t *Trip, in *lane, arrived time.Time) bool {
 		return leads
 	case <-time.After(time.Until(s.Deadline(t))):
 	}
-	s.lanes.mu.Lock()
+	s.mu.Lock()
 	i := slices.Index(in.waiting, t)
 	if i >= 0 {
 		in.waiting = slices.Delete(in.waiting, i, i+1)
 		in.buckets -= len(t.Requests)
 	}
-	s.lanes.mu.Unlock()
+	s.mu.Unlock()
 	if i >= 0 {
-		s.tooLate(t)
+		t.Err = errLate
 		return false
 	}
 	return <-t.news
 }
 
-// pop removes the first waiting trip. The caller holds lanes.mu.
+// pop removes the first waiting trip. The caller holds Server.mu.
 func (in *lane) pop() *Trip {
 	t := in.waiting[0]
 	in.waiting = in.waiting[1:]
@@ -173,26 +168,26 @@ func (in *lane) pop() *Trip {
 // call. If one trip may be the reason why nothing ran, each of them calls alone.
 func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 	batch, again, late := []*Trip{t}, false, s.late(t)
-	s.lanes.mu.Lock()
+	s.mu.Lock()
 	if in.leaders--; !late {
 		batch = in.take(t)
 	}
 	begin := time.Now()
 	s.another(in, begin)
-	s.lanes.mu.Unlock()
+	s.mu.Unlock()
 	if !late {
 		again = s.call(batch)
 	}
-	s.lanes.mu.Lock()
+	s.mu.Lock()
 	if !late {
 		in.took = time.Since(begin)
 	}
 	if len(in.waiting) > 0 {
 		in.begin(time.Now())
 	} else if in.under--; in.under == 0 && of.slot != 0 {
-		delete(s.lanes.of, of)
+		delete(s.lanes, of)
 	}
-	s.lanes.mu.Unlock()
+	s.mu.Unlock()
 	for _, other := range batch[1:] {
 		if !again {
 			other.news <- false
@@ -208,19 +203,16 @@ func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 	}
 }
 
+var errLate = fmt.Errorf("%w: the calls before it took too long", ErrBusy)
+
 // late reports whether half of a trip's time is over. If so, late ends the
 // trip.
 func (s *Server) late(t *Trip) bool {
 	if time.Until(s.Deadline(t)) >= s.timeout(t.Synced)/2 {
 		return false
 	}
-	s.tooLate(t)
+	t.Err = errLate
 	return true
-}
-
-// tooLate ends a trip for which no call was made.
-func (s *Server) tooLate(t *Trip) {
-	t.Err = fmt.Errorf("%w: the calls before it took too long", ErrBusy)
 }
 
 func (s *Server) callAlone(t *Trip) {
@@ -230,7 +222,7 @@ func (s *Server) callAlone(t *Trip) {
 }
 
 // take returns the trip, and as many waiting trips as fit into its call. The
-// caller holds lanes.mu.
+// caller holds Server.mu.
 func (in *lane) take(t *Trip) []*Trip {
 	most := MaxTogether
 	if in.under >= maxCalls {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,8 +51,10 @@ type Server struct {
 	client guarded
 	Config
 	mode  atomic.Int32
-	lanes lanes
 	ahead atomic.Int64 // server's time minus that of this machine; 0 if it is not known
+
+	mu    sync.Mutex
+	lanes map[laneOf]*lane // those in use
 
 	// Pace is the least time after which another call begins although two are under
 	// way, and too few callers for a call wait.
@@ -62,8 +65,7 @@ type Server struct {
 
 // NewServer returns a Server that uses the client, and never closes it.
 func NewServer(client Client, c Config) *Server {
-	return &Server{client: guarded{client}, Config: c, Pace: 2 * time.Millisecond,
-		lanes: lanes{of: make(map[laneOf]*lane)}}
+	return &Server{client: guarded{client}, Config: c, Pace: 2 * time.Millisecond, lanes: make(map[laneOf]*lane)}
 }
 
 // CanSync reports whether trips may be synced.
