@@ -66,14 +66,11 @@ server counts at the instant at which the server decided.
 
 A lease is at most burst ÷ 8, and at most an eighth of what is free, unless the
 callers that wait need more at once. How much a machine asks for follows the
-demand. If it last asked less than a quarter of a lease's life ago, it asks for
-twice as many tokens as it did then. Otherwise it asks for as many as it has
-used since. When half of the tokens or of the time is gone, it asks in the
-background. Callers that find no tokens share a trip. At Close, and when a lease
-has ended, its unused tokens are returned to the server, except those that have
-already come back with time. So a machine that dies withholds at most its lease,
-burst ÷ 8, until time brings it back. If the reply to a request for tokens is
-lost, its tokens are never used: they are withheld until time brings them back.
+demand, and it asks in the background before the lease is used up. Callers that
+find no tokens share a trip. At Close, and when a lease has ended, its unused
+tokens are returned to the server, except those that have already come back with
+time. A machine that dies withholds at most burst ÷ 8 until time brings it back.
+Tokens whose reply is lost are never used, and come back with time, too.
 
 Refund, Bucket and a request with its own Limit make a trip, and leave the lease
 as it is. A request with UpTo takes what the lease has, and makes a trip for the rest. A
@@ -93,11 +90,9 @@ without what others have spent since.
 # Errors
 
 An error never admits a request, except that Allow follows Options.FailOpen.
-After ErrAway nothing was spent, or what was spent is returned in the
-background. ErrBusy means that the calls before this one took too long, and that
-nothing was spent. After ErrNoAnswer the tokens may have been spent: the request
-was sent, no answer came, and it is not sent again. If a key on the server is
-not a bucket, the error names the key. A refusal by the server is an error too.
+[ErrAway], [ErrBusy] and [ErrNoAnswer] say whether tokens may be spent. If a key
+on the server is not a bucket, the error names the key. A refusal by the server
+is an error too.
 
 # Keys
 

@@ -67,10 +67,8 @@ type Away uint8
 
 // The zero Away means the default.
 const (
-	// AwayShare decides with this machine's share of each limit: the burst ÷
-	// Nodes, and Nodes times the interval. It goes on from the bucket as this
-	// machine last saw it. When the server is back, its bucket is charged with
-	// what was spent.
+	// AwayShare decides with this machine's share of each limit, and charges the
+	// server when it is back, as the comment of the package says.
 	AwayShare Away = iota + 1
 
 	// AwayClosed makes each decision that needs the server ErrAway.
