@@ -96,7 +96,7 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l.shorten()
 	switch err = l.look(true); {
 	case script.IsAway(err):
-		l.node.Whole().Begin(err)
+		l.node.Whole.Begin(err)
 	case err != nil:
 		return nil, fmt.Errorf("redislimit: open: %w", errors.Join(err, l.node.Close()))
 	default:

@@ -205,7 +205,7 @@ func TestOutageDuringCall(t *testing.T) {
 		var first time.Time
 		during := func() {
 			first = *client.deadline.Load()
-			l.node.Whole().Begin(errCut)
+			l.node.Whole.Begin(errCut)
 			l.comesBack(t)
 		}
 		client.outage.Store(&during)

@@ -178,7 +178,7 @@ func newRueidisClient(url string, timeout time.Duration) (*rueidisClient, error)
 }
 
 // isAway reports whether the server is away.
-func (l *Limiter) isAway() bool { return l.node.Whole().Away() }
+func (l *Limiter) isAway() bool { return l.node.Whole.Away() }
 
 // testClock stands still until pass moves it.
 type testClock struct{ ns atomic.Int64 }

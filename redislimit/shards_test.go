@@ -37,7 +37,7 @@ func TestShardAway(t *testing.T) {
 	a, b := perID.Key("a"), perID.Key("b")
 	of := func(key stint.Key) *away.Outage { return l.node.Of(key) }
 	require.NotSame(t, of(a), of(b))
-	require.NotSame(t, l.node.Whole(), of(a))
+	require.NotSame(t, l.node.Whole, of(a))
 	both := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 2}}
 	d, err := l.SpendAll(both...)
 	require.NoError(t, err)

@@ -99,7 +99,7 @@ func TestACLCluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, leasedLimit(stint.PerHour(100)), d.Limit)
 	}
-	require.NotSame(t, l.node.Whole(), l.node.Of(perID.Key("0")), "the shards are known")
+	require.NotSame(t, l.node.Whole, l.node.Of(perID.Key("0")), "the shards are known")
 	require.NoError(t, l.Health())
 	require.NoError(t, l.Close())
 }

@@ -76,7 +76,7 @@ type Node struct {
 	holds     map[stint.Key]int64 // ends, by the server's time, of holds in Local
 	holdOrder sync.Mutex          // one hold at a time
 
-	whole  Outage                         // of a single server, and of a cluster until its shards are known
+	Whole  *Outage                        // of a single server, and of a cluster until its shards are known
 	shards atomic.Pointer[[16384]*Outage] // of a cluster, by slot; nil until they are known
 
 	under atomic.Int32 // outages under way
@@ -98,7 +98,7 @@ func OwnKey(key stint.Key) stint.Key { return stint.Key{Name: key.Name | ownBit,
 func Open(c Config, names stint.Names) (*Node, error) {
 	n := &Node{Config: c, holds: make(map[stint.Key]int64), adopted: make(map[stint.Name]bool),
 		fewest: make(map[stint.Name]int64)}
-	n.whole.node = n
+	n.Whole = &Outage{node: n}
 	if c.Nodes == 0 {
 		return n, nil
 	}

@@ -176,7 +176,7 @@ func (o *Outage) back() error {
 // true.
 func (o *Outage) answers() (shards bool, err error) {
 	n := o.node
-	if o == &n.whole && n.shards.Load() == nil {
+	if o == n.Whole && n.shards.Load() == nil {
 		if err := n.Learn(); script.IsAway(err) {
 			return false, err
 		}

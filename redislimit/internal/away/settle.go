@@ -91,9 +91,6 @@ func (n *Node) SettleEarlier() {
 	}
 }
 
-// Whole returns the outage of the whole server.
-func (n *Node) Whole() *Outage { return &n.whole }
-
 func bucketsOf(keys map[stint.Key]struct{}) iter.Seq2[stint.Bucket, error] {
 	return func(yield func(stint.Bucket, error) bool) {
 		for key := range keys {

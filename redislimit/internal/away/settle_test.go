@@ -71,7 +71,7 @@ func (s *fakeServer) open(t *testing.T, file string, nodes int, names ...stint.N
 		Begin:  func(func()) bool { return true }, Closing: make(chan struct{}), Tell: func(error, time.Time) {},
 		Note: func(error) {}}, labeled(names...))
 	require.NoError(t, err)
-	n.Whole().Begin(script.ErrAway)
+	n.Whole.Begin(script.ErrAway)
 	return n
 }
 
@@ -99,8 +99,8 @@ func (n *Node) spendOn(t *testing.T, key stint.Key, cost int64) *script.Request 
 	p := spend(key, cost, stint.PerHour(8))
 	p.Now = n.Server.Time().UnixNano()
 	var err error
-	was, late := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
-		err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
+	was, late := n.While(n.Whole, time.Now().Add(time.Minute), func() {
+		err = n.Decide(n.Whole, script.Spend, []*script.Request{p})
 	})
 	require.True(t, was)
 	require.NoError(t, late)
@@ -125,8 +125,8 @@ func TestUndo(t *testing.T) {
 	require.Equal(t, 3*2*time.Hour/8, n.owes(t, "a"))
 	require.True(t, n.Undo(a, true))
 	require.Zero(t, n.owes(t, "a"))
-	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
-	require.False(t, n.Whole().Away())
+	require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
+	require.False(t, n.Whole.Away())
 	require.Equal(t, map[string]int64{perID.Key("b").String(): int64(3 * time.Hour / 8)}, s.charged)
 	require.False(t, n.Undo(b, true), "the server was charged")
 	require.Zero(t, n.owes(t, "b"))
@@ -158,15 +158,15 @@ func TestChargeToEmpty(t *testing.T) {
 			defer func() { require.NoError(t, n.Close()) }()
 			key, most := perID.Key("a"), int64(c.limit.Tolerance())
 			p := spend(key, c.cost, c.limit)
-			was, err := n.While(n.Whole(), time.Now().Add(time.Minute), func() {
-				require.NoError(t, n.Decide(n.Whole(), script.Spend, []*script.Request{p}))
+			was, err := n.While(n.Whole, time.Now().Add(time.Minute), func() {
+				require.NoError(t, n.Decide(n.Whole, script.Spend, []*script.Request{p}))
 			})
 			require.True(t, was && p.Wait == 0)
 			require.NoError(t, err)
 			n.SawTAT(key, s.now.Add(c.seen).UnixNano(), most)
 			var got []*script.Trip
 			s.during = func(debts []*script.Trip) { got = append(got, debts...) }
-			require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
+			require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
 			require.Len(t, got, 1)
 			require.Equal(t, c.want, time.Duration(got[0].Requests[0].Tolerance))
 		})
@@ -234,11 +234,11 @@ func TestUndoWhileCharged(t *testing.T) {
 			go func() { undone <- n.Undo(a, true) }()
 			return
 		}
-		require.NotNil(t, n.Whole().charging)
+		require.NotNil(t, n.Whole.charging)
 		require.False(t, n.Undo(b, false))
 		go func() { undone <- n.Undo(b, true) }()
 	}
-	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
+	require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
 	require.Equal(t, 2, passes)
 	require.False(t, <-undone || <-undone)
 	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b").String()])
@@ -260,8 +260,8 @@ func TestUndoTogether(t *testing.T) {
 					p := spend(key, 1, limit)
 					p.Now = s.now.UnixNano()
 					var err error
-					n.While(n.Whole(), time.Now().Add(time.Minute), func() {
-						err = n.Decide(n.Whole(), script.Spend, []*script.Request{p})
+					n.While(n.Whole, time.Now().Add(time.Minute), func() {
+						err = n.Decide(n.Whole, script.Spend, []*script.Request{p})
 					})
 					if err != nil {
 						t.Error(err)
@@ -279,7 +279,7 @@ func TestUndoTogether(t *testing.T) {
 			}
 		})
 		running.Wait()
-		require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
+		require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
 		require.Equal(t, spent.Load(), s.charged[key.String()]/int64(limit.Interval()))
 	}
 }
@@ -296,7 +296,7 @@ func TestSettleGoesOn(t *testing.T) {
 		waits := 0
 		s.during = func(debts []*script.Trip) {
 			n.mu.RLock()
-			charging := n.Whole().charging
+			charging := n.Whole.charging
 			n.mu.RUnlock()
 			if charging == nil { // decisions go on, and make many debts
 				for i := range lastDebts {
@@ -322,10 +322,10 @@ func TestSettleGoesOn(t *testing.T) {
 			})
 			<-time.After(time.Second)
 		}
-		require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
+		require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
 		running.Wait()
 		require.Equal(t, 2, waits)
-		require.False(t, n.Whole().Away())
+		require.False(t, n.Whole.Away())
 		require.Equal(t, int64(time.Hour/8), s.charged[perID.Key("b").String()])
 		require.Equal(t, 3+2*lastDebts, len(s.charged))
 	})
@@ -345,8 +345,8 @@ func TestSettle(t *testing.T) {
 			n.spend(t, fmt.Sprint("new", passes), 1)
 		}
 	}
-	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
-	require.False(t, n.Whole().Away())
+	require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
+	require.False(t, n.Whole.Away())
 	require.Len(t, s.charged, 5003)
 	for key, charged := range s.charged {
 		want := time.Hour / 8
@@ -364,14 +364,14 @@ func TestSettleRefused(t *testing.T) {
 	n.spend(t, "a", 2)
 	s.refuses = script.ServerError("OOM command not allowed")
 	for range 3 {
-		require.ErrorIs(t, n.Whole().settle(time.Minute, n.Whole().end), s.refuses)
-		require.True(t, n.Whole().Away())
+		require.ErrorIs(t, n.Whole.settle(time.Minute, n.Whole.end), s.refuses)
+		require.True(t, n.Whole.Away())
 		require.Positive(t, n.owes(t, "a"))
 		require.Zero(t, n.Charged.Load())
 	}
 	s.refuses = script.WrongKey{Key: "a", Why: "is no string"}
-	require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
-	require.False(t, n.Whole().Away())
+	require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
+	require.False(t, n.Whole.Away())
 	require.Zero(t, n.owes(t, "a"))
 }
 
@@ -405,8 +405,8 @@ func TestDeclareWhileCharged(t *testing.T) {
 					}
 					passes++
 				}
-				require.NoError(t, n.Whole().settle(time.Minute, n.Whole().end))
-				require.False(t, n.Whole().Away())
+				require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
+				require.False(t, n.Whole.Away())
 				require.Len(t, s.charged, 4*lastDebts+1)
 				for key, charged := range s.charged {
 					require.Equal(t, time.Hour/8, time.Duration(charged), key)

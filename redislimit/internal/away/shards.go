@@ -13,7 +13,7 @@ import (
 // Of returns the outage of the server that has a bucket.
 func (n *Node) Of(key stint.Key) *Outage {
 	if n.shards.Load() == nil {
-		return &n.whole
+		return n.Whole
 	}
 	return n.OfSlot(script.Slot(n.Name(key)))
 }
@@ -25,12 +25,12 @@ func (n *Node) OfSlot(slot uint16) *Outage {
 			return o
 		}
 	}
-	return &n.whole
+	return n.Whole
 }
 
 // Outages returns all of them.
 func (n *Node) Outages() []*Outage {
-	all := []*Outage{&n.whole}
+	all := []*Outage{n.Whole}
 	if of := n.shards.Load(); of != nil {
 		var last *Outage
 		for _, o := range of {
@@ -66,7 +66,7 @@ func (n *Node) LoadShards() bool {
 	if known && n.Under() { // a shard went away while the slots were read
 		return true
 	}
-	owes := n.whole.owes.Load()
+	owes := n.Whole.owes.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
 	for _, o := range n.Outages() {
 		all[o.primary] = o
@@ -82,14 +82,14 @@ func (n *Node) LoadShards() bool {
 			if owes {
 				o.mayOwe()
 			}
-			if owes && n.whole.away.Load() {
+			if owes && n.Whole.away.Load() {
 				o.mark()
 			}
 		}
 		of[slot] = o
 	}
 	n.shards.Store(of)
-	n.whole.end()
+	n.Whole.end()
 	for _, o := range n.Outages() {
 		if o.away.Load() { // it was marked here
 			n.Config.Begin(func() { o.probe(errUncharged) })
@@ -101,7 +101,7 @@ func (n *Node) LoadShards() bool {
 // probeKeyOf returns a key in a slot of the outage's server. It is no bucket's
 // key. As long as the shards of a cluster are not known, it is in any slot.
 func (n *Node) probeKeyOf(o *Outage) string {
-	if o == &n.whole && n.Server.IsCluster() {
+	if o == n.Whole && n.Server.IsCluster() {
 		return n.Prefix + ":{" + strconv.Itoa(rand.IntN(1<<16)) + "}:probe"
 	}
 	key := n.Prefix + ":probe"

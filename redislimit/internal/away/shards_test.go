@@ -11,13 +11,13 @@ import (
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	n := &Node{}
-	require.Equal(t, []*Outage{&n.whole}, n.Outages())
+	require.Equal(t, []*Outage{n.Whole}, n.Outages())
 	a, b, of := new(Outage), new(Outage), new([16384]*Outage)
 	of[1], of[2], of[3], of[5], of[16383] = a, a, b, a, b
 	n.shards.Store(of)
 	all := n.Outages()
 	require.Len(t, all, 3)
-	for i, o := range []*Outage{&n.whole, a, b} {
+	for i, o := range []*Outage{n.Whole, a, b} {
 		require.Same(t, o, all[i])
 	}
 }

@@ -17,6 +17,9 @@ var (
 	ErrNoAnswer  = errors.New("redislimit: no answer, it may have been spent")
 	ErrCrossSlot = errors.New("redislimit: buckets take more than one call of the script")
 
+	// NotYet is the error of a call that is not made, because the server is away.
+	NotYet = fmt.Errorf("%w: it has not come back", ErrAway)
+
 	// ErrNothingRan is in errors that the server replied before it wrote anything.
 	ErrNothingRan = errors.New("nothing was spent")
 )
@@ -56,9 +59,6 @@ func wrongKey(word string, key func(i int) string, keys int) error {
 // IsAway reports whether the error means that the server cannot be asked, or
 // did not answer.
 func IsAway(err error) bool { return errors.Is(err, ErrAway) || errors.Is(err, ErrNoAnswer) }
-
-// notYet is the error of a call that is not made, because the server is away.
-func notYet() error { return fmt.Errorf("%w: it has not come back", ErrAway) }
 
 // awayReplies begin the errors of a server that cannot decide now and has
 // spent nothing.
