@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 type failure struct {
@@ -42,7 +40,7 @@ func (l *Limiter) lookout() {
 	for {
 		select {
 		case <-look:
-			l.look(false)
+			l.look()
 			l.node.LoadShards()
 		case <-leases:
 			l.leases.GiveBack(false)
@@ -53,9 +51,8 @@ func (l *Limiter) lookout() {
 }
 
 // look reads whether the server is a cluster, evicts keys, is new enough, and has
-// the right time. The first look also tries whether it runs the scripts. Each
-// question has its own Timeout.
-func (l *Limiter) look(first bool) error {
+// the right time. Each question has its own Timeout.
+func (l *Limiter) look() error {
 	nodes, err := l.server.Info()
 	if err != nil {
 		l.note(err)
@@ -92,13 +89,6 @@ func (l *Limiter) look(first bool) error {
 			wrong = fmt.Errorf("%w: the server's is %v %s this machine's", ErrClock, ahead.Abs().Round(time.Second), word)
 		}
 		setFailure(&l.clock, wrong, l.Now())
-	}
-	if first {
-		err := l.server.TryScripts(l.opts.Prefix + ":probe")
-		if l.server.IsCluster() && script.IsAway(err) { // one of its nodes
-			err = nil
-		}
-		return err
 	}
 	return nil
 }

@@ -69,7 +69,7 @@ func TestEvictedKeys(t *testing.T) {
 		{map[string]int{"a": 1, "b": 103}, "1 keys evicted"},
 	} {
 		c.nodes(at.keys)
-		require.NoError(t, l.look(false))
+		require.NoError(t, l.look())
 		f := l.evicts.Load()
 		if at.says == "" {
 			require.Nil(t, f, i)

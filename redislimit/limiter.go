@@ -94,7 +94,13 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l.shorten()
-	switch err = l.look(true); {
+	if err = l.look(); err == nil {
+		err = l.server.TryScripts(l.opts.Prefix + ":probe")
+		if l.server.IsCluster() && script.IsAway(err) { // one of its nodes
+			err = nil
+		}
+	}
+	switch {
 	case script.IsAway(err):
 		l.node.Whole.Begin(err)
 	case err != nil:

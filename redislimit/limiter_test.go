@@ -279,10 +279,10 @@ func TestEvicts(t *testing.T) {
 	l := s.limiter(t, limits, nil)
 	require.ErrorIs(t, l.Health(), ErrEvicts)
 	s.cli("CONFIG", "SET", "maxmemory-policy", "noeviction")
-	require.NoError(t, l.look(false))
+	require.NoError(t, l.look())
 	require.NoError(t, l.Health())
 	s.cli("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
-	require.NoError(t, l.look(false))
+	require.NoError(t, l.look())
 	require.ErrorIs(t, l.Health(), ErrEvicts)
 	require.ErrorContains(t, l.Health(), "allkeys-random")
 }

@@ -26,10 +26,10 @@ func (l *Limiter) openNode() (*away.Node, error) {
 
 // learn asks what the server is, unless it is known to be a single one.
 func (l *Limiter) learn() error {
-	if !l.server.Spreads() {
-		return nil
+	if l.server.Spreads() {
+		return l.look()
 	}
-	return l.look(false)
+	return nil
 }
 
 func (l *Limiter) hasShare(name stint.Name) bool {
