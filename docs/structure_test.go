@@ -74,7 +74,7 @@ var allowedImports = map[string][]string{
 	"rules":                   {".", "internal/hold", "internal/spell"},
 	"httplimit":               {".", "rules", "github.com/dunglas/httpsfv"},
 	"netlimit":                {".", "rules"},
-	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltstore", "internal/events", "golang.org/x/sys/"},
+	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltfile", "internal/events", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
 	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/hold", "internal/spell"},
 	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",

@@ -131,44 +131,147 @@ func TestFileRemoved(t *testing.T) {
 	require.InDelta(t, 60, spentOf(t, path, "a", stint.PerHour(100)), 1)
 }
 
-// A file is removed between an owner that closes and the next, which has opened
-// the file but does not listen yet. A process that starts then waits for it.
-func TestFileRemovedBetweenOwners(t *testing.T) {
+// untried returns a Limiter of the file that has not tried to become its owner yet.
+func untried(t *testing.T, path string, limits *stint.Limits, now func() time.Time) *Limiter {
+	t.Helper()
+	o, p, err := prepare(path, limits.Names(), &Options{LimiterOptions: stint.Options{Now: now, MaxResident: 1000}})
+	require.NoError(t, err)
+	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
+	l.limits.Store(declare(limits))
+	l.put(nil)
+	return l
+}
+
+// A process is stopped after it has opened the file, and before it listens: it waits
+// for the answer of one that is about to close. If the file is removed then, even
+// twice, no other process makes one and admits all tokens again.
+func TestFileRemovedDuringTakeover(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	owner := openOn(t, path, limits, nil)
-	guest, err := Dial(path, nil, nil) // as if it were the next owner
-	require.NoError(t, err)
-	defer guest.Close()
 	key := perID.Key("a")
-	_, err = guest.Spend(key, 60)
+	before := openOn(t, path, limits, nil)
+	_, err := before.Spend(key, 60)
 	require.NoError(t, err)
-	require.NoError(t, owner.Close())
-	next, err := stint.Open(path, limits, nil)
+	require.NoError(t, before.Close())
+
+	late := untried(t, path, limits, nil)
+	socket, err := net.Listen("unix", late.place.socket)
 	require.NoError(t, err)
-	defer next.Close()
-	require.NoError(t, os.Remove(path))
-	late := make(chan *Limiter)
+	theirs := make(chan *backend, 1)
 	go func() {
-		l, err := Open(path, limits, &Options{TakeoverTimeout: time.Minute,
-			LimiterOptions: stint.Options{LockTimeout: time.Minute}})
-		assert.NoError(t, err)
-		late <- l
+		for open := true; open; {
+			nc, err := socket.Accept()
+			if !assert.NoError(t, err) {
+				return
+			}
+			if _, err := wire.NewReader(nc).Next(); err == nil {
+				file, err := stint.Open(path, limits, &stint.Options{LockTimeout: 1})
+				if open = err == nil; open {
+					assert.NoError(t, file.Close())
+				} else { // it waits between the two
+					assert.NoError(t, socket.Close())
+					assert.NoError(t, os.Remove(path))
+					b, _ := late.try()
+					os.Remove(path)
+					theirs <- b
+				}
+				nc.Write(frame(wire.OpBye, 0, nil))
+			}
+			nc.Close()
+		}
 	}()
-	select {
-	case l := <-late:
-		l.Close()
-		t.Fatal("there are two owners")
-	case <-time.After(50 * time.Millisecond):
-	}
-	server, err := Serve(next, path, nil)
+	b, err := untried(t, path, limits, nil).try()
 	require.NoError(t, err)
-	defer server.Close()
-	l := <-late
-	defer l.Close()
-	require.Equal(t, RoleGuest, l.Role())
-	d, err := l.Spend(key, 41)
+	defer b.close()
+	require.Equal(t, RoleOwner, b.role())
+	if other := <-theirs; other != nil {
+		other.close()
+		t.Fatal("there are two owners")
+	}
+	d, err := b.limiter.Spend(key, 41)
 	require.NoError(t, err)
 	require.False(t, d.Allowed)
+	guest, err := late.try()
+	require.NoError(t, err)
+	defer guest.close()
+	require.Equal(t, RoleGuest, guest.role())
+}
+
+// If the file is removed while its owner closes, no other process makes one until
+// the owner has closed.
+func TestFileRemovedDuringClose(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	late := untried(t, path, limits, nil)
+	stopped := sync.OnceFunc(func() {
+		assert.NoError(t, os.Remove(path))
+		b, err := late.try()
+		assert.ErrorIs(t, err, ErrNoOwner)
+		assert.Nil(t, b)
+		assert.NoFileExists(t, path)
+	})
+	var server atomic.Pointer[Server]
+	owner := openOn(t, path, limits, &Options{LimiterOptions: stint.Options{Now: func() time.Time {
+		if s := server.Load(); s != nil && s.isClosing() {
+			stopped()
+		}
+		return time.Now()
+	}}})
+	server.Store(owner.now.Load().server)
+	_, err := owner.Spend(perID.Key("a"), 60)
+	require.NoError(t, err)
+	require.ErrorIs(t, owner.Close(), stint.ErrGone)
+	b, err := late.try()
+	require.NoError(t, err)
+	require.Equal(t, RoleOwner, b.role())
+	b.close()
+}
+
+// A process that starts while no owner listens waits for the one that has the lock,
+// even if there is no file, whether or not the last owner has left its socket.
+func TestStartDuringTakeover(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	late := untried(t, path, limits, nil)
+	unlock, err := late.place.lock(0)
+	require.NoError(t, err)
+	nc, err := net.ListenUnix("unix", &net.UnixAddr{Name: late.place.socket})
+	require.NoError(t, err)
+	nc.SetUnlinkOnClose(false)
+	require.NoError(t, nc.Close())
+	for range 2 {
+		_, err = late.try()
+		require.ErrorIs(t, err, ErrNoOwner)
+		os.Remove(late.place.socket)
+	}
+	require.NoFileExists(t, path)
+	unlock()
+	b, err := late.try()
+	require.NoError(t, err)
+	require.Equal(t, RoleOwner, b.role())
+	require.NoError(t, b.close())
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "the file, and neither socket nor lock")
+}
+
+// If a process listens at the socket but is no owner yet, or no longer, no other one
+// makes a file: it may have the buckets of one that was removed.
+func TestNoFileBesideListener(t *testing.T) {
+	path := filePath(t)
+	l, err := net.Listen("unix", path+".sock")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			nc.Write(frame(wire.OpBye, 0, nil))
+			nc.Close()
+		}
+	}()
+	_, err = untried(t, path, limitsWith(t, nil), nil).try()
+	require.ErrorIs(t, err, ErrNoOwner)
+	require.NoFileExists(t, path)
 }
 
 // A process whose file was replaced before it could listen leaves the socket of
@@ -332,7 +435,7 @@ func TestSnapshotWithoutSocket(t *testing.T) {
 	owner, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
 	server := owner.now.Load().server
 	server.mu.Lock()
-	require.NoError(t, server.socket.Close(false))
+	require.NoError(t, server.socket.Close())
 	server.mu.Unlock()
 	_, err := guest.Snapshot(io.Discard)
 	require.NoError(t, err)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
@@ -27,10 +26,6 @@ type Limiter struct {
 	events *events.Queue[Event]
 	limits atomic.Pointer[declared]
 	now    atomic.Pointer[backend] // nil while there is no owner
-
-	missing time.Duration // how long no file may be there before this process makes one
-	missed  time.Time     // since when there is none; zero if there is one. Of try
-	waits   time.Duration // how long from then, at least missing. Of try
 
 	changing sync.Mutex                   // held while limits change, before mu
 	base     *stint.Limits                // given to Open or SetLimits; guarded by changing
@@ -79,6 +74,8 @@ func (b *backend) close() error {
 		b.conn.close()
 		return nil
 	}
+	unlock, _ := b.server.place.lock(drainTime) // no other process makes a removed file before this one has closed
+	defer unlock()
 	return errors.Join(b.server.Close(), b.limiter.Close())
 }
 

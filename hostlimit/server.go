@@ -53,6 +53,11 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	unlock, err := p.lock(defaultTimeout)
+	defer unlock()
+	if err != nil {
+		return nil, fmt.Errorf("hostlimit: lock %s: %w", p.socket, err)
+	}
 	queue := events.New(o.OnEvent)
 	s, err := serve(l, p, o.MaxGuests, queue, func(err error) {
 		tell(queue, Event{Role: RoleNone, Err: err})
@@ -153,7 +158,7 @@ func (s *Server) watch() {
 		s.mu.Lock()
 		if !s.isClosing() && !s.socket.inPlace() {
 			if so, err := s.place.listen(); err == nil {
-				s.socket.Close(false)
+				s.socket.Close()
 				s.socket = so
 				s.running.Go(func() { s.accept(so) })
 			}
@@ -206,7 +211,7 @@ func (s *Server) shut() error {
 	}
 	s.end()
 	conns := slices.Collect(maps.Keys(s.conns))
-	err := s.socket.Close(len(conns) > 0)
+	err := s.socket.Close()
 	s.mu.Unlock()
 	for _, c := range conns {
 		go c.leave()

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/hostlimit/internal/wire"
-	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/boltfile"
 )
 
 const (
@@ -35,7 +35,7 @@ type place struct {
 
 // placeOf returns the place of a file, which need not be there yet.
 func placeOf(path string) (place, error) {
-	file, err := boltstore.Resolve(path)
+	file, err := boltfile.Resolve(path)
 	if err == nil {
 		file, err = filepath.Abs(file)
 	}
@@ -78,16 +78,12 @@ func (so *socket) inPlace() bool {
 	return err == nil && idOf(info) == so.id
 }
 
-// Close stops listening, and removes the socket if it is still at its path. It
-// leaves it to guests, of whom one will replace it: until then the socket says
-// that there is a file, or was one a moment ago.
-func (so *socket) Close(guests bool) error {
-	own := so.inPlace()
-	err := so.Listener.Close()
-	if own && !guests {
+// Close removes the socket if it is still at its path, and stops listening.
+func (so *socket) Close() error {
+	if so.inPlace() {
 		os.Remove(so.path)
 	}
-	return err
+	return so.Listener.Close()
 }
 
 // listen makes the socket. The caller has the file. So a socket that is there
@@ -110,7 +106,7 @@ func (p place) listen() (*socket, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // it would remove what is at the path, whatever that is
-	err = p.protect()
+	err = p.protect(p.socket)
 	info, statErr := os.Lstat(p.socket)
 	if err = errors.Join(err, statErr); err != nil {
 		l.Close()
@@ -145,9 +141,9 @@ func (p place) clear() error {
 	return nil
 }
 
-// listener returns nil if no process listens at the socket, or an owner whose
-// file was replaced, and which will notice. The error is ErrNoOwner if the file
-// of the caller was replaced, and the process at the socket has the new one.
+// listener returns nil if no process listens at the socket, or an owner that is
+// closing, as one does whose file was replaced. The error is ErrNoOwner if the file of
+// the caller was replaced, and the process at the socket has the new one.
 func (p place) listener() error {
 	nc, err := p.dial(defaultTimeout)
 	if err != nil {
@@ -159,11 +155,8 @@ func (p place) listener() error {
 	c, err := newConn(nc, nil, defaultTimeout, func(*conn, error) {})
 	switch {
 	case err == nil:
-		theirs := c.welcome.File
 		c.close()
-		if id, err := p.fileID(); err == nil && theirs != (wire.FileID{}) && id == theirs {
-			return fmt.Errorf("%w: %s was replaced, and another process has the new one", ErrNoOwner, p.file)
-		}
+		return fmt.Errorf("%w: %s was replaced, and another process has the new one", ErrNoOwner, p.file)
 	case isAny(err, wire.ErrMessage, ErrNoAnswer, errHungUp):
 		return foreign(p, err)
 	}
@@ -174,15 +167,6 @@ func (p place) listener() error {
 func foreign(p place, err error) error {
 	return fmt.Errorf("%w: another program listens at %s: stop it, or use another path for the file: %w",
 		ErrRefused, p.socket, err)
-}
-
-// isServed reports whether a process listens at the socket.
-func (p place) isServed(timeout time.Duration) bool {
-	nc, err := p.dial(timeout)
-	if err == nil {
-		nc.Close()
-	}
-	return err == nil
 }
 
 // dial connects to the process at the socket. The error is ErrNoOwner if there

@@ -5,13 +5,17 @@ package hostlimit
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
+	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
+	"github.com/stint-go/stint/internal/boltfile"
 )
 
 // noSockets reports whether the system has no Unix sockets.
@@ -71,14 +75,35 @@ func shortenByLink(path string) (short string, done func(), err error) {
 	return filepath.Join(link, filepath.Base(path)), done, nil
 }
 
-// protect lets only this process's user connect. If that is root, it gives the
-// socket to the file's user.
-func (p place) protect() error {
-	if err := os.Chmod(p.socket, 0o600); err != nil {
+// lock locks a file beside the socket for a process that becomes the owner, or
+// that closes. Call unlock even after an error, which is stint.ErrLocked if another
+// process has the lock for longer than d.
+func (p place) lock(d time.Duration) (unlock func(), err error) {
+	path := p.socket + ".lock"
+	for begun := time.Now(); ; <-time.After(2 * time.Millisecond) {
+		unlock, err = boltfile.Lock(path)
+		if !errors.Is(err, stint.ErrLocked) || time.Since(begun) >= d {
+			break
+		}
+	}
+	if err == nil {
+		err = p.protect(path)
+	}
+	_, statErr := os.Lstat(path)
+	if statErr == nil && errors.Is(err, fs.ErrPermission) { // until the other process has given it to the file's user
+		err = fmt.Errorf("%w: %w: %w", ErrRefused, ErrNoOwner, err)
+	}
+	return unlock, err
+}
+
+// protect lets only this process's user open a socket or a lock. If that is root,
+// it gives them to the file's user.
+func (p place) protect(path string) error {
+	if err := os.Chmod(path, 0o600); err != nil {
 		return err
 	}
 	if uid := p.uid(); os.Geteuid() == 0 && uid != 0 {
-		return os.Lchown(p.socket, uid, -1)
+		return os.Lchown(path, uid, -1)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -43,7 +42,6 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l.base = limits
 	l.put(nil)
 	l.events = events.New(o.OnEvent)
-	l.missing = min(5*time.Millisecond, o.LimiterOptions.LockTimeout/2)
 	deadline := time.Now().Add(o.LimiterOptions.LockTimeout)
 	for {
 		err := l.take()
@@ -84,61 +82,48 @@ func (l *Limiter) take() error {
 	if err != nil {
 		return err
 	}
-	l.missing = l.opts.TakeoverTimeout / 4 // there was a file
 	if err = l.become(b); err != nil {
 		b.close()
 	}
 	return err
 }
 
-// try opens the file, or connects to the process that has it. The error is
-// ErrNoOwner if another try may succeed a moment later.
+// try connects to the owner, or becomes the owner. The error is ErrNoOwner if
+// another try may succeed a moment later.
 //
-// If there is no file but an owner answers, the file was removed a moment ago,
-// and the owner is about to make it anew. If try made one, two processes would
-// have a file each, so it looks for an owner first. A new owner listens some
-// moments after it has opened the file. So try makes a file only after there
-// was none for l.missing, and waits longer if a socket has shown that an owner
-// has just gone. A file that is removed while try opens it counts as one that
-// was there. This process may be stopped after it has looked for an owner, while
-// another one makes the file, becomes the owner, and the file is removed. So try
-// looks once more when it has made a file, and gives that up.
+// If the file is removed, only its owner knows the buckets, and makes it anew. So
+// try makes a file only if no process listens at the socket, and none is about to
+// listen: it holds the place's lock from the look at the socket until it listens.
 func (l *Limiter) try() (*backend, error) {
+	b, err := l.join()
+	if !errors.Is(err, ErrNoOwner) {
+		return b, err
+	}
+	unlock, lockErr := l.place.lock(0)
+	defer unlock()
+	switch {
+	case errors.Is(lockErr, stint.ErrLocked):
+		return nil, err
+	case lockErr != nil:
+		return nil, lockErr
+	}
+	if isStale(err) { // or another process has become the owner since
+		if b, err = l.join(); !errors.Is(err, ErrNoOwner) {
+			return b, err
+		}
+	}
+	served := !isStale(err)
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond
 	o.KeepOverrides = false // withPlans keeps them in both roles
-	_, err := os.Lstat(l.place.file)
-	there := !errors.Is(err, fs.ErrNotExist)
-	if there {
-		l.missed = time.Time{}
-		o.ErrorIfNotExists = true
-	} else {
-		b, err := l.join()
-		if err == nil || !isStale(err) {
-			return b, err
-		}
-		if l.missed.IsZero() {
-			l.missed, l.waits = time.Now(), l.missing
-		}
-		if !errors.Is(err, fs.ErrNotExist) { // there is a socket, even if a new owner is about to replace it
-			l.waits = max(l.waits, min(l.opts.TakeoverTimeout/4, l.opts.LimiterOptions.LockTimeout/2))
-		}
-		if time.Since(l.missed) < l.waits {
-			return nil, err
-		}
-	}
+	o.ErrorIfNotExists = o.ErrorIfNotExists || served
 	own := l.limits.Load()
-	limiter, err := stint.Open(l.place.file, own.limits, &o)
+	limiter, openErr := stint.Open(l.place.file, own.limits, &o)
 	switch {
-	case errors.Is(err, stint.ErrLocked):
-		return l.join()
-	case there && errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: %w", ErrNoOwner, err)
-	case err != nil:
+	case errors.Is(openErr, stint.ErrLocked), served && errors.Is(openErr, fs.ErrNotExist):
 		return nil, err
-	case !there && l.place.isServed(l.opts.TakeoverTimeout):
-		err = limiter.Close()
-		return nil, errors.Join(ErrNoOwner, err, os.Remove(l.place.file))
+	case openErr != nil:
+		return nil, openErr
 	}
 	server, err := serve(limiter, l.place, l.opts.MaxGuests, l.events, l.replaced)
 	if err != nil {

@@ -4,6 +4,8 @@ package boltfile
 
 import "os"
 
+const noFollow = 0
+
 // unlock does nothing: a lock that is not flock's ends when the file is closed.
 func unlock(*os.File) {}
 

@@ -9,6 +9,8 @@ import (
 	"syscall"
 )
 
+const noFollow = syscall.O_NOFOLLOW // open no file that a link leads to
+
 // unlock releases the lock that bbolt took. Closing the file is not enough,
 // because a mapping of the file would keep the lock.
 func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

@@ -81,6 +81,26 @@ func SetAside(path, to string, found os.FileInfo,
 	return err == nil, err
 }
 
+// Lock makes a file at path, and locks it until unlock removes it. If another
+// process has it, the error is ErrLocked, and unlock does nothing.
+func Lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|noFollow, 0o600)
+	if err != nil {
+		return func() {}, err
+	}
+	mine, err := file.Stat()
+	locked := err == nil && lock(file)
+	there, _ := os.Lstat(path)
+	if !locked || !os.SameFile(mine, there) { // the other process may have removed it just before it was locked here
+		file.Close()
+		return func() {}, cmp.Or(err, ErrLocked)
+	}
+	return func() {
+		os.Remove(path)
+		file.Close()
+	}, nil
+}
+
 // Make completes and syncs a file under another name, and then links it to
 // path. If bbolt made the file at path, a power cut could leave a file that
 // bbolt cannot open. A link, unlike a rename, never replaces a file. If path
