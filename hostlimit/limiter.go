@@ -76,7 +76,7 @@ func (b *backend) close() error {
 	}
 	unlock, _ := b.server.place.lock(drainTime) // no other process makes a removed file before this one has closed
 	defer unlock()
-	return errors.Join(b.server.Close(), b.limiter.Close())
+	return errors.Join(b.server.shut(), b.limiter.Close())
 }
 
 // spender has the calls that are so short that reading the role, or copying a
@@ -133,9 +133,7 @@ func (l *Limiter) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.D
 }
 
 // Role says which process has the file.
-func (l *Limiter) Role() Role {
-	return l.now.Load().role()
-}
+func (l *Limiter) Role() Role { return l.now.Load().role() }
 
 // OwnerPID returns the number of the process that has the file, or 0 if none has
 // it now.

@@ -18,9 +18,6 @@ func (l *Limiter) keepPlans(ls *stint.Limits, overrides []stint.Override) {
 		if key := o.Key.Name.Key(canonical); o.Limit == (stint.Limit{}) && !l.lists(key) {
 			delete(l.plans, key)
 		} else {
-			if l.plans == nil {
-				l.plans = make(map[stint.Key]stint.Override)
-			}
 			l.plans[key] = o
 		}
 	}

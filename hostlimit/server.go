@@ -27,7 +27,6 @@ type Server struct {
 	place     place
 	maxGuests int
 	events    *events.Queue[Event]
-	ownEvents bool            // Close ends them
 	names     stint.Names     // that the Limiter declared at the beginning
 	gone      func(error)     // called once, if another file takes the place of this one
 	snapshots chan struct{}   // a place for the copy under way
@@ -64,10 +63,8 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 	})
 	if err != nil {
 		queue.Close()
-		return nil, err
 	}
-	s.ownEvents = true
-	return s, nil
+	return s, err
 }
 
 func serve(
@@ -122,12 +119,6 @@ func (s *Server) admit(c *serverConn) error {
 	}
 	s.conns[c] = true
 	return nil
-}
-
-func (s *Server) remove(c *serverConn) {
-	s.mu.Lock()
-	delete(s.conns, c)
-	s.mu.Unlock()
 }
 
 // watch follows what becomes of the file, of the socket and of the clock. If
@@ -195,9 +186,7 @@ func (s *Server) isClosing() bool { return s.ctx.Err() != nil }
 // before, and ends the connections.
 func (s *Server) Close() error {
 	err := s.shut()
-	if s.ownEvents {
-		s.events.Close()
-	}
+	s.events.Close()
 	return err
 }
 
@@ -223,13 +212,12 @@ func (s *Server) shut() error {
 	}()
 	select {
 	case <-drained:
-		return err
 	case <-time.After(drainTime):
+		for _, c := range conns {
+			c.out.Close(errMoved)
+		}
+		<-drained
 	}
-	for _, c := range conns {
-		c.out.Close(errMoved)
-	}
-	<-drained
 	return err
 }
 

@@ -97,7 +97,9 @@ func (c *serverConn) serve(err error) {
 		c.reply(new(wire.Call), err)
 		c.out.Flush()
 	}
-	c.server.remove(c)
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
 	c.out.Close(err)
 	c.end()
 	c.giveBack()

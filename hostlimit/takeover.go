@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -36,7 +37,8 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
+	l := &Limiter{place: p, opts: o, plans: make(map[stint.Key]stint.Override), changed: make(chan struct{}),
+		closed: make(chan struct{})}
 	l.methods = methods{l}
 	l.limits.Store(declare(limits))
 	l.base = limits
@@ -58,12 +60,9 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 
 // inTime returns the error of try with the time that Open has waited.
 func (l *Limiter) inTime(err error) error {
-	if !errors.Is(err, ErrNoOwner) {
-		return err
-	}
 	waited := l.opts.LimiterOptions.LockTimeout
 	switch {
-	case errors.Is(err, ErrRefused):
+	case !errors.Is(err, ErrNoOwner), errors.Is(err, ErrRefused):
 		return err
 	case isAny(err, wire.ErrMessage, errHungUp):
 		return foreign(l.place, err)
@@ -82,10 +81,7 @@ func (l *Limiter) take() error {
 	if err != nil {
 		return err
 	}
-	if err = l.become(b); err != nil {
-		b.close()
-	}
-	return err
+	return l.become(b)
 }
 
 // try connects to the owner, or becomes the owner. The error is ErrNoOwner if
@@ -155,13 +151,14 @@ func (l *Limiter) pause(d time.Duration) {
 	}
 }
 
-// become puts a backend in place, or closes it if the Limiter is closed. After an
-// error the backend is not in place.
+// become puts a backend in place, or closes it after an error, or if the Limiter is
+// closed.
 func (l *Limiter) become(b *backend) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	if own := l.limits.Load().limits; own != b.limits { // they have changed since b was made
 		if err := b.changeLimits(b.limits, own, (*stint.Limiter).SetLimits); err != nil {
+			b.close()
 			return err
 		}
 	}
@@ -250,11 +247,9 @@ func (l *Limiter) seek() {
 func pauseAfter(err error, last time.Duration) time.Duration {
 	const short, long, longest = 2 * time.Millisecond, 50 * time.Millisecond, 500 * time.Millisecond
 	switch {
-	case errors.Is(err, ErrNoAnswer):
-		return long
-	case errors.Is(err, ErrNoOwner):
+	case errors.Is(err, ErrNoOwner) && !errors.Is(err, ErrNoAnswer):
 		return short
-	case errors.Is(err, ErrRefused):
+	case isAny(err, ErrNoAnswer, ErrRefused):
 		return long
 	}
 	return min(max(2*last, long), longest)
@@ -309,12 +304,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 func reads(c *wire.Call) bool {
 	switch c.Op {
 	case wire.OpSpend, wire.OpEach:
-		for i := range c.Requests {
-			if c.Requests[i].Mode != stint.CheckOnly {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(c.Requests, func(q stint.Request) bool { return q.Mode != stint.CheckOnly })
 	case wire.OpBucket, wire.OpBuckets, wire.OpHeld, wire.OpFlush, wire.OpHealth, wire.OpStats, wire.OpNow,
 		wire.OpNumber: // a label keeps its number
 		return true
