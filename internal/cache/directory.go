@@ -3,6 +3,7 @@ package cache
 import (
 	"hash/maphash"
 	"iter"
+	"maps"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -35,8 +36,8 @@ type directory struct {
 	limits  Limits                                 // of new shards; nil once closed
 	tallies sync.Map                               // of lanes: number of a Name → *tally
 
-	spilledMu sync.Mutex       // guards spilled
-	spilled   map[uint16]count // that shards had no space for
+	countsMu sync.Mutex       // guards counts
+	counts   map[uint16]count // that have left their shards, by Name
 }
 
 // init makes a directory for about maxResident buckets. A class has 64
@@ -48,7 +49,7 @@ func (t *directory) init(limits Limits, maxResident int) {
 	t.seed = maphash.MakeSeed()
 	t.shift = uint(64 - bits.Len(uint(min(n, most)-1)))
 	t.limits = limits
-	t.spilled = make(map[uint16]count)
+	t.counts = make(map[uint16]count)
 }
 
 // Shard returns the shard that a bucket belongs to, and the bucket's hash. The id
@@ -125,44 +126,40 @@ func (t *directory) SetLimits(limits Limits, f func(*Shard)) {
 	t.Each(f)
 }
 
-// spill adds a count that leaves its shard to those of all shards.
-func (t *directory) spill(c countOf) {
-	t.spilledMu.Lock()
-	defer t.spilledMu.Unlock()
-	sum := t.spilled[c.name]
-	sum.add(c.count)
-	t.spilled[c.name] = sum
+// takeCount moves a count from its shard, which is locked, to those of all shards.
+func (t *directory) takeCount(name uint16, c *count) {
+	t.countsMu.Lock()
+	defer t.countsMu.Unlock()
+	sum := t.counts[name]
+	sum.add(*c)
+	t.counts[name], *c = sum, count{}
 }
 
 // Counts returns the numbers of decisions on each Name so far, and the number of
-// buckets in memory that have changed since they were saved.
+// buckets in memory that have changed since they were saved. It takes the counts from
+// the shards: a sum of what stays there would miss a count that moves meanwhile, or
+// have it twice.
 func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty int64) {
-	sums := make(map[uint16]count)
-	sum := func(name uint16, c count) {
-		all := sums[name]
-		all.add(c)
-		sums[name] = all
-	}
 	for s := range t.Shards() {
 		s.Lock()
 		dirty += int64(s.Dirty())
 		for i, name := range s.fewOf {
-			sum(name, s.few[i])
+			t.takeCount(name, &s.few[i])
 		}
-		for _, c := range s.more {
-			sum(c.name, c.count)
+		for i := range s.more {
+			t.takeCount(s.more[i].name, &s.more[i].count)
 		}
 		s.Mu.Unlock()
 	}
+	t.countsMu.Lock()
+	sums := maps.Clone(t.counts)
+	t.countsMu.Unlock()
 	t.tallies.Range(func(name, of any) bool {
-		sum(name.(uint16), of.(*tally).sum())
+		c := sums[name.(uint16)]
+		c.add(of.(*tally).sum())
+		sums[name.(uint16)] = c
 		return true
 	})
-	t.spilledMu.Lock()
-	defer t.spilledMu.Unlock()
-	for name, c := range t.spilled {
-		sum(name, c)
-	}
 	delete(sums, 0) // of free counts
 	for name, c := range sums {
 		add(name, int64(c[0]), int64(c[1]))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,6 +123,30 @@ func TestCounts(t *testing.T) {
 		got := make(map[uint16][2]int64)
 		r.Counts(func(name uint16, allowed, denied int64) { got[name] = [2]int64{allowed, denied} })
 		require.Equal(t, want, got)
+	}
+}
+
+// TestCountsMeanwhile: a count that leaves its shard while Counts adds up is neither
+// missed nor there twice.
+func TestCountsMeanwhile(t *testing.T) {
+	r := newRig(t, Flushed, 1<<20)
+	s, _ := r.Shard(1, "a")
+	for round := range int64(1000) {
+		s.Mu.Lock()
+		s.CountLocked(1)[0]++
+		s.Mu.Unlock()
+		var moving sync.WaitGroup
+		moving.Go(func() {
+			for i := range uint16(4) { // they share their places in the shard with 1
+				s.Mu.Lock()
+				s.CountLocked(1 + i%3*2*mostCounts)
+				s.Mu.Unlock()
+			}
+		})
+		sum := int64(0)
+		r.Counts(func(_ uint16, allowed, _ int64) { sum += allowed })
+		require.Equal(t, round+1, sum)
+		moving.Wait()
 	}
 }
 

@@ -89,8 +89,8 @@ func (s *Shard) fetchCountLocked(name uint16) {
 		if len(s.more) > 0 {
 			c := &s.more[int(was.name)%len(s.more)]
 			if c.name != was.name && c.name != 0 && len(s.more) == mostCounts {
-				s.directory.spill(*c)
-				*c = countOf{}
+				s.directory.takeCount(c.name, &c.count)
+				c.name = 0
 			}
 			if c.name == was.name || c.name == 0 {
 				c.name = was.name
