@@ -134,7 +134,8 @@ func TestEvictSpares(t *testing.T) {
 	s.Mu.Unlock()
 	require.NoError(t, r.Flush(0))
 	require.EqualValues(t, 1, r.evictAll(), "it has a queue")
-	r.Cancel(Key{1, "a"}, turn, 0)
+	_, in = r.Cancel(Key{1, "a"}, turn, 0)
+	require.NoError(t, r.Await(context.Background(), time.Now(), in))
 	r.during = nil
 	require.NoError(t, r.Flush(0))
 	require.Zero(t, r.evictAll())
