@@ -76,8 +76,7 @@ func (l *Limiter) fastPath(key Key, cost int64, op op, d *Decision) fastAnswer {
 }
 
 // isShare reports whether a Name is in a tree of shares. It stays in it, but a
-// SetLimits under way may bring it: so a fast path asks the limits of the shard
-// again.
+// SetLimits under way may add it: so a fast path asks again under the lock.
 func (l *Limiter) isShare(name Name) bool {
 	return l.hasShares.Load() && l.limits.Load().isShare(name)
 }
@@ -108,7 +107,7 @@ func (l *Limiter) fastPathOf(a *ask, d *Decision) fastAnswer {
 		s.Mu.Lock()
 	}
 	var answer fastAnswer
-	if n := l.cache.Lane(a.hash); n != nil && a.isIn(n) { // while this waited for the lock
+	if n := l.cache.Lane(a.hash); n != nil && a.isIn(n) { // it began while this waited for the lock
 		answer = l.decideInLane(n, a, d, math.MaxInt)
 	} else {
 		answer = l.fastPathLocked(a, d)
@@ -207,7 +206,7 @@ func (a *ask) isIn(n *cache.Lane) bool { return n.Is(uint16(a.key.Name), a.key.I
 const laneTries = 2
 
 // decideInLane is fastPathLocked without a lock. It declines if it cannot swap the
-// TAT in as many tries.
+// TAT within so many tries.
 func (l *Limiter) decideInLane(n *cache.Lane, a *ask, d *Decision, tries int) fastAnswer {
 	r, now := n.Rule.(*rule), a.now
 	if uint64(a.cost) > uint64(r.rate.burst) { // it may be negative
@@ -255,8 +254,7 @@ func (l *Limiter) decideInLane(n *cache.Lane, a *ask, d *Decision, tries int) fa
 }
 
 // contendedLocked counts a spend for which a fast path had to wait for the lock,
-// and gives the bucket a lane if that happens often. A bucket gets none if its
-// limit is Leased or Synced or follows the calendar.
+// and gives the bucket a lane if that happens often.
 func (l *Limiter) contendedLocked(a *ask) {
 	s := a.shard
 	i, ok := s.Find(uint16(a.key.Name), a.key.ID, a.hash)
@@ -266,6 +264,8 @@ func (l *Limiter) contendedLocked(a *ask) {
 	l.promoteLocked(a.located, i)
 }
 
+// promoteLocked gives a bucket a lane, unless its limit is Leased or Synced or follows
+// the calendar.
 func (l *Limiter) promoteLocked(at located, i uint32) {
 	r := &limitsIn(at.shard).rules[at.shard.At(i).Rule()]
 	if r.limited() && r.periods == nil && r.level(l.opts.Durability) < Leased {
@@ -281,7 +281,7 @@ func (l *Limiter) slowPathOne(key Key, cost int64, mode Mode, d *Decision) error
 	return l.slowPath(context.Background(), []Request{{Key: key, Cost: cost, Mode: mode}}, d, nil, opSpend)
 }
 
-// slowPath is all for requests that a fast path has declined.
+// slowPath decides on requests that a fast path has declined, and waits for the commit.
 func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds []Decision, op op) error {
 	in, key, err := l.submitAll(reqs, d, ds, op, nil)
 	if in != nil {
@@ -294,7 +294,7 @@ func (l *Limiter) slowPath(ctx context.Context, reqs []Request, d *Decision, ds 
 
 // submitAll decides on requests together. It returns the commit that the answer
 // waits for, or nil, and the key to name if that fails. If full is not nil, it is
-// the error of a request that would wait for space in memory.
+// returned in place of a wait for space in memory.
 func (l *Limiter) submitAll(
 	reqs []Request, d *Decision, ds []Decision, op op, full error,
 ) (in *cache.Batch, key Key, err error) {
@@ -312,7 +312,7 @@ func (l *Limiter) submitAll(
 		return nil, Key{}, nil
 	}
 	var rs []request
-	switch n := len(reqs); { // the first two are on the stack, and as short as they can be
+	switch n := len(reqs); { // the first two stay on the stack, and are as short as they can be
 	case n == 1 && !l.isShare(reqs[0].Key.Name):
 		rs = make([]request, 1)
 	case n <= 4:
@@ -348,7 +348,7 @@ func (l *Limiter) submitAll(
 	return l.submit(rs, d, ds)
 }
 
-// submit is submitAll for requests in progress.
+// submit is submitAll for requests that are asked and located.
 func (l *Limiter) submit(rs []request, d *Decision, ds []Decision) (in *cache.Batch, key Key, err error) {
 	rs, at, err := l.lockParts(rs)
 	if err == nil {
@@ -413,7 +413,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 	for i := range rs {
 		r := &rs[i]
 		r.decided = now
-		switch { // what is counted
+		switch { // counts
 		case r.op != opSpend:
 		case r.allowed && strictest.Allowed:
 			r.allowances = 1
@@ -430,7 +430,7 @@ func decideAllLocked(rs []request, ds []Decision, now int64) (strictest Decision
 }
 
 // decide is slowPath for a request of which the caller needs more than the
-// decision. It is put into rs[0], and is an error for shares. The caller counts
+// decision. rs[0] becomes the request; shares are an error. The caller counts
 // errors.
 func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err error) {
 	rs[0].alone = true
@@ -451,8 +451,8 @@ func (l *Limiter) decide(rs []request, req *Request, op op) (d Decision, err err
 // Keys are reset in order, until one fails. After ErrNotDurable the key that
 // failed may be reset too. A Reset is as durable as a spend under the configured
 // limit. It is durable at every level if no limit is configured, or if the Limit of
-// a Request may have changed the bucket: it has since the bucket came into memory,
-// or the bucket was read from the file.
+// a Request may have changed the bucket, in memory or before it was read from the
+// file.
 func (l *Limiter) Reset(keys ...Key) error {
 	for _, key := range keys {
 		if err := l.reset(key); err != nil {
@@ -473,7 +473,7 @@ func (l *Limiter) reset(key Key) error {
 	}
 	now := l.clock.Now()
 	g := r.advanceLocked(now)
-	r.clampLocked(now) // for an undo
+	r.clampLocked(now) // so that a failed commit puts the clamped TAT back
 	r.from = r.tat
 	r.to = min(now, r.tat)
 	if g != nil && g.Queue.Len() > 0 {
@@ -489,8 +489,8 @@ func (l *Limiter) reset(key Key) error {
 
 // Raise takes tokens from a bucket, so that it is full no earlier than at the
 // time full, and returns when it will be full. If that time has passed, Raise
-// takes nothing. It is for buckets whose state is known from elsewhere: of two
-// states the emptier stays, so nothing is spent twice, in whatever order they
+// takes nothing. It is for buckets whose state is known from elsewhere: it
+// keeps the emptier of two states, so nothing is spent twice, in whatever order they
 // come. Raise empties a bucket at most. It changes no queue, and no bucket whose
 // limit is Unlimited or Blocked. For these, and for a full bucket, it returns the
 // present time.

@@ -19,10 +19,10 @@ type Mode uint8
 // The modes. CheckAndSpend is the zero Mode.
 //
 // UpTo takes none from a bucket that is held, has a queue, or is Blocked, and all
-// from one without a limit. The cost may be over the limit's Burst. Decision.Taken
-// says how many it took, and the rest of the Decision is that of a spend of so
-// many. If the limit is a share of a total, it takes what ceiling, floor and total
-// have.
+// of its tokens from one without a limit. The cost may be over the limit's Burst.
+// Decision.Taken says how many it took, and the rest of the Decision is that of a
+// spend of so many. If the limit is a share of a total, it takes what ceiling, floor
+// and total have.
 const (
 	CheckAndSpend Mode = iota // takes part in the decision, and spends
 	CheckOnly                 // takes part in the decision, and spends nothing
@@ -87,8 +87,8 @@ type Decision struct {
 	_ int64 // the length is a multiple of 16 bytes with it: a Spend takes 5 to 8 % less time (TestGuard)
 }
 
-// Stricter reports whether d is a stricter decision than e: the longer
-// RetryAfter, which a denial has, then the fewer Remaining. The other fields only
+// Stricter reports whether d is a stricter decision than e: a longer
+// RetryAfter, as a denial has, then fewer Remaining. The other fields only
 // make the result independent of the order of comparison.
 func (d *Decision) Stricter(e *Decision) bool {
 	a, b := d.state(), e.state()
@@ -135,7 +135,7 @@ type asked struct {
 	mode  Mode
 	role  role
 	added bool // for a class: its total or floor
-	waits bool // it asks until it passes: a denial does not count
+	waits bool // it is tried until it passes: a denial does not count
 	alone bool // it cannot be one for a share
 }
 
@@ -153,7 +153,7 @@ type found struct {
 	known    bool        // findLocked found the state of the bucket
 	resident bool        // in memory: index is valid
 	level    cache.Level // of the given limit; 0: that of the bucket's rule
-	drawn    *drawn      // if other groups of this call have the same total
+	drawn    *drawn      // set if other groups of this call have the same total
 }
 
 // outcome is what a request did to its bucket.
@@ -286,8 +286,7 @@ func (r *request) resolve() (needs bool, err error) {
 }
 
 // useConfiguredLocked drops a given limit that equals the configured one. Only
-// the configured limit has leases, which last for several requests. level is the
-// default.
+// that has leases. level is the default level.
 func (r *request) useConfiguredLocked(level Durability) {
 	if r.given != nil && same(r.given.limit, limitsIn(r.shard).rules[r.rule].limit, level) {
 		r.given = nil
@@ -381,7 +380,7 @@ func (r *request) decideLocked(now int64, d *Decision) error {
 		} else if r.cost > now {
 			r.to = max(r.tat, rule.clamp(r.cost, now))
 		} else {
-			r.cost = 0 // it asks for nothing
+			r.cost = 0 // it is full by then
 		}
 		d.Allowed = true
 		rule.report(d, g.Tail(r.to), now)
@@ -446,7 +445,7 @@ func denied(allowed bool) uint {
 	return 0
 }
 
-// writeLocked gives the bucket its new TAT, and a slot if it had none.
+// writeLocked gives the bucket its new TAT, and a slot if it needs one.
 func (r *request) writeLocked(now int64) {
 	if r.op == opCheck || r.cost == 0 && r.op != opReset {
 		r.to = r.from
@@ -472,7 +471,7 @@ func (r *request) writeLocked(now int64) {
 	}
 }
 
-// change returns the change that the request made, as the cache has it.
+// change returns the change that the request made, for the cache.
 func (r *request) change() cache.Change {
 	return cache.Change{
 		Key: cacheKey(r.key), Shard: r.shard, Hash: r.hash, From: r.from, To: r.to, Given: r.level, Turn: r.turn,
@@ -481,9 +480,9 @@ func (r *request) change() cache.Change {
 	}
 }
 
-// outliveGivenLocked makes a reset durable if given limits have changed the bucket
-// in the store, or may have: no limit is configured, or the bucket was loaded. At
-// which level they did so is not known any more.
+// outliveGivenLocked makes a reset Synced if a given limit may have changed the
+// bucket in the store: no limit is configured, or the bucket was loaded. At which
+// level that was is not known any more.
 func (r *request) outliveGivenLocked() {
 	i, ok := r.shard.Find(uint16(r.key.Name), r.key.ID, r.hash)
 	if !ok {
@@ -560,8 +559,8 @@ func unlockAll(rs []request) {
 	}
 }
 
-// writeAllLocked carries decisions out. A slot that is inserted may move others of
-// its shard.
+// writeAllLocked carries decisions out. Buckets in memory come first, because a slot
+// that is inserted may move others of its shard.
 func writeAllLocked(rs []request, now int64) {
 	for i := range rs {
 		rs[i].countLocked()
@@ -586,8 +585,7 @@ func (l *Limiter) submitLocked(rs []request, now int64) *cache.Batch {
 	return l.cache.SubmitLocked(changes, now)
 }
 
-// askedOf returns the key that the caller asked for in the request to which rs[at]
-// belongs: not its total or floor.
+// askedOf returns the caller's key for rs[at]: not that of its total or floor.
 func askedOf(rs []request, at int) Key {
 	for i := range rs {
 		if r := &rs[i]; !r.added && r.at == rs[at].at {
@@ -606,7 +604,7 @@ type spot struct {
 	state
 }
 
-// The fast path takes at most this many requests.
+// fewSpots is how many requests the fast path takes at most.
 const fewSpots = 4
 
 // limitsIn returns the limits in force in a shard, or nil once it is closed.

@@ -33,7 +33,7 @@ func (l *Limiter) lockParts(rs []request) (_ []request, at int, err error) {
 		if at, err = l.lockFound(rs); err != nil {
 			return rs, at, err
 		}
-		again := false // limits have come that made a request a share
+		again := false // a SetLimits has made a request one for a share
 		for i := range rs {
 			r := &rs[i]
 			again = again || r.role == plainRole && limitsIn(r.shard).isShare(r.key.Name)
@@ -58,7 +58,7 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 	}
 	for i := range rs {
 		r := &rs[i]
-		if r.role != plainRole { // lockParts has been here before
+		if r.role != plainRole { // from an earlier round of lockParts
 			continue
 		}
 		m := ls.member(r.key.Name)
@@ -68,7 +68,7 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 			continue
 		case r.op == opRaise:
 			return rs, i, fmt.Errorf("%w: %s cannot be raised", errShare, ls.labeled(r.key))
-		case r.alone: // since a Wait began
+		case r.alone: // it became a share during a Wait
 			return rs, i, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(r.key))
 		case r.given != nil && r.given.periods != nil:
 			return rs, i, fmt.Errorf("%w: %s cannot be held to %v", errShare, ls.labeled(r.key), r.given.limit)
@@ -82,7 +82,7 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 		}
 		r.group = &group{upTo: r.mode == UpTo}
 		if r.mode == UpTo {
-			r.mode = CheckAndSpend // the group cuts the cost down
+			r.mode = CheckAndSpend // the group limits the cost
 		}
 		if m.role == totalRole {
 			continue
@@ -106,7 +106,7 @@ func (l *Limiter) withShares(rs []request) (_ []request, at int, err error) {
 }
 
 // sortParts sorts requests, and lets the groups that have the same total draw from
-// it in turn. Any other two of one bucket are an error, that of rs[at].
+// it in turn. Any other two requests for one bucket are an error, that of rs[at].
 func (l *Limiter) sortParts(rs []request) (at int, err error) {
 	sortRequests(rs)
 	for i := range rs[1:] {
@@ -125,7 +125,7 @@ func (l *Limiter) sortParts(rs []request) (at int, err error) {
 }
 
 // decideUpToLocked is decideLocked for as many tokens as the group has, up to the
-// cost.
+// cost. It asks for none first, to learn how many there are.
 func (g *group) decideUpToLocked(rs []request, now int64, d *Decision) error {
 	most := g.part(rs, totalRole).cost
 	for _, cost := range []int64{0, most} {
@@ -169,7 +169,7 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 			_ = floor.decideLocked(now, &sd.floor)
 		}
 		if floor.shard.GateLocked(cacheKey(floor.key)).NotBefore() > now {
-			sd.floor.Remaining = 0 // a floor that is held pays nothing
+			sd.floor.Remaining = 0 // a held floor cannot pay
 		}
 	}
 	var alone drawn
@@ -206,8 +206,8 @@ func (g *group) decideLocked(rs []request, now int64, d *Decision) error {
 	return nil
 }
 
-// joinTotals makes one request of those of several groups to their total, once all
-// are decided on.
+// joinTotals merges the requests of several groups to their total, once all are
+// decided on.
 func joinTotals(rs []request, allowed bool) []request {
 	n := 0
 	for i := range rs {
@@ -236,23 +236,23 @@ func joinTotals(rs []request, allowed bool) []request {
 }
 
 // refundLikeLocked is called before a floor gets a refund of tokens that were
-// spent at a known instant. It puts that instant back, so that as many tokens have
-// come back to the floor since as to the total, which is faster: the total must get
-// what the floor gets.
+// spent at a known instant. It moves that instant back, so that as many tokens have
+// come back to the floor since as to the total, which refills faster: the total must
+// get as many as the floor.
 func (r *request) refundLikeLocked(total *request, now int64) {
 	ago := now - r.spent
 	if r.op != opRefund || r.spent == 0 || ago <= 0 || total.rule <= blocked {
 		return
 	}
 	ago = r.ruleLocked().rate.timeFor(ago, &total.ruleLocked().rate)
-	r.spent = cmp.Or(now-ago, -1) // 0 would mean that it is not known
+	r.spent = cmp.Or(now-ago, -1) // 0 means unknown
 }
 
 // waitLocked returns the wait until a total has the tokens of the request, and kept
-// more, if those before it in the call have spent.
+// more, after the requests before it in the call.
 func (r *request) waitLocked(now int64, dr *drawn, kept int64) (wait int64) {
 	before := *dr
-	if r.mode == SpendOnly { // it takes what they leave
+	if r.mode == SpendOnly { // it takes what is left
 		before = drawn{}
 	}
 	if kept > r.ruleLocked().rate.burst-r.cost-before.asked {
@@ -279,7 +279,7 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 		}
 	}
 	if !allowed && total.allowed && total.op == opSpend {
-		total.op = opCheck // only the ceiling counts the denial
+		total.op = opCheck // the denial counts at the ceiling only
 	}
 	if floor == nil {
 		return
@@ -293,18 +293,18 @@ func chargeLocked(ceiling, floor, total *request, w *share.Waits) {
 	}
 }
 
-// shareDecision has the decisions on the buckets of a class's request, each for
-// itself, and the waits for them. floor is the zero Decision without a floor.
+// shareDecision has the separate decisions on the buckets of a class's request, and
+// the waits for them. floor is the zero Decision without a floor.
 type shareDecision struct {
 	share.Waits
 	ceiling, floor, total Decision
 	kept                  int64 // tokens that loans leave in the total
 }
 
-// decision returns the decision of the ceiling, or of the floor or total that
-// pays: the stricter of the two. tat is that of the total before the request.
+// decision returns the stricter decision of two: that of the ceiling, and that of the
+// floor or total that pays. tat is that of the total before the request.
 func (sd *shareDecision) decision(total *rule, tat, now int64) Decision {
-	if sd.total.Allowed && !sd.TotalPays() { // it has the tokens, and keeps them
+	if sd.total.Allowed && !sd.TotalPays() { // it could pay, but keeps its tokens
 		total.report(&sd.total, tat, now)
 	}
 	sd.floor.Remaining = min(sd.floor.Remaining, sd.total.Remaining) // after a crash the total may have less
@@ -321,7 +321,7 @@ func (sd *shareDecision) decision(total *rule, tat, now int64) Decision {
 }
 
 // fastPathShare is fastPath for a class, over two buckets or three. It takes two
-// fifths of the time that all needs, and allocates nothing.
+// fifths of the time of the slow path, and allocates nothing.
 func (l *Limiter) fastPathShare(req *Request, d *Decision) (done bool) {
 	m := l.limits.Load().member(req.Key.Name)
 	if m.role != classRole || req.Mode > CheckOnly || req.Limit != (Limit{}) || len(req.Key.ID) > maxIDLen {

@@ -14,22 +14,22 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Cache has the buckets in memory, and what saves them.
+// Cache keeps buckets in memory, and saves them.
 type Cache struct {
 	directory
 	flusher *flusher
 	commits *groupcommit.Group[work]
 
 	committed   atomic.Int64 // buckets
-	leases      atomic.Int64 // that commits wrote
+	leases      atomic.Int64 // written by commits
 	loads       atomic.Int64
 	loadFailure atomic.Pointer[since.Failure] // of the last load; nil if it succeeded
 	closing     sync.Once
 	closeErr    error
 }
 
-// New returns a Cache with the rules of limits in force. It does nothing by itself
-// until Start.
+// New returns a Cache with the rules of limits in force. It does not
+// flush by itself until Start.
 func New(o Options, limits Limits) *Cache {
 	c := &Cache{}
 	c.directory.init(limits, o.MaxResident)
@@ -41,10 +41,10 @@ func New(o Options, limits Limits) *Cache {
 
 // Begin lets the clock go on from the store's time if the wall clock is wrong,
 // and puts the holds of the store in force. If the clock was ahead when the
-// buckets were saved, and is believed now, it moves the holds and the buckets
+// buckets were saved, and is right now, it moves the holds and the buckets
 // of names back: see moveBack. move returns where the TAT of a bucket moves to, or
-// false if it stays; back is the earlier TAT, or 0 if that has passed. wrong is how
-// far off a wall clock is that is not believed.
+// false if it stays; back is the earlier TAT, or 0 if that has passed. wrong is by
+// how much the wall clock is off, if it is not trusted.
 func (c *Cache) Begin(
 	names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
 ) (wrong time.Duration, err error) {
@@ -74,7 +74,7 @@ func (c *Cache) restoreHolds() error {
 		key := Key{name, id}
 		s, h := c.shardOf(key)
 		g := s.makeGateLocked(key, h)
-		g.Hold = max(1, e.TAT) // the first flush deletes those that are over
+		g.Hold = max(1, e.TAT) // the first flush deletes those that have ended
 		g.saved = g.Hold
 	}
 	return nil
@@ -83,8 +83,8 @@ func (c *Cache) restoreHolds() error {
 // Start lets the Cache flush once in each interval. Call it after Begin.
 func (c *Cache) Start() { go c.flusher.run() }
 
-// Close ends decisions, saves every bucket as it is, and leaves the store alone
-// from then on. A second Close returns what the first did.
+// Close ends decisions, saves every bucket as it is, and does not use the store
+// afterwards. A second Close returns what the first did.
 func (c *Cache) Close() error {
 	c.closing.Do(func() {
 		close(c.flusher.stop)
@@ -114,12 +114,12 @@ func (c *Cache) Load(name uint16, id string) (tat int64, err error) {
 	if was != nil {
 		is.Since = was.Since
 	}
-	c.loadFailure.CompareAndSwap(was, is) // another load may have ended since
+	c.loadFailure.CompareAndSwap(was, is) // unless another load has ended since
 	return 0, fmt.Errorf("stint: %w", err)
 }
 
-// Held calls f with each bucket that is held or has a queue, until f returns false:
-// with the end of its hold, or 0, and how many requests wait. No shard is locked
+// Held calls f with each bucket that is held or has a queue, until f returns false.
+// f gets the end of the hold, or 0, and how many requests wait. No shard is locked
 // while f runs. After Close it is not called.
 func (c *Cache) Held(f func(key Key, until int64, waiting int) bool) {
 	type held struct {
@@ -150,8 +150,8 @@ func (c *Cache) Held(f func(key Key, until int64, waiting int) bool) {
 	}
 }
 
-// Fresh calls f with the id of each bucket of a Name that the store may have
-// in another state, and of each that is held or has a queue.
+// Fresh calls f with the id of each bucket of a Name whose state the store may
+// not have, and of each that is held or has a queue.
 func (c *Cache) Fresh(name uint16, f func(id string)) {
 	c.Each(func(s *Shard) {
 		s.Each(func(_ uint32, b table.Slot) table.Outcome {
@@ -173,7 +173,7 @@ type Stats struct {
 	Resident, Loads, Evictions int64
 	Flush, Commit              SaveStats
 	Leases                     int64     // that commits wrote
-	Saving                     time.Time // begin of the save under way, or zero
+	Saving                     time.Time // when the save under way began, or zero
 }
 
 // Stats returns the counts.
@@ -211,8 +211,8 @@ func (c *Cache) Health() []error {
 }
 
 // moveBack moves all holds, and the buckets of names, back in time, because the
-// clock was ahead when they were saved, and is believed now. So they end when they
-// would have ended, in time that the machine runs. If more buckets than MaxResident
+// clock was ahead when they were saved, and is right now, so that
+// they last no longer than they would have. If more buckets than MaxResident
 // are not full, the others stay.
 //
 // A crash may come at any time, and nothing may be moved twice. So the first save
@@ -229,13 +229,13 @@ func (c *Cache) moveBack(
 			to := movedBack(g.Hold, now, by)
 			changes = append(changes, holdEntry(key, to))
 			g.Hold, g.unsaved = max(1, to), true
-			g.saved = g.Hold // where a hold goes back to whose commit fails
+			g.saved = g.Hold // comes back if the commit of a hold fails
 		}
 	})
 	for _, name := range names {
 		for e, err := range f.store.All(name) {
 			if err != nil || int64(len(changes)) >= f.resident {
-				break // what is left is cut down when it is loaded
+				break // the others are cut down when they are loaded
 			}
 			if to, moves := move(Key{e.Name, e.ID}, e.TAT, movedBack(e.TAT, now, by)); moves {
 				e.TAT = to

@@ -13,8 +13,8 @@ import (
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Some calls return only after a save: one that sets a hold, one that changes a
-// bucket at Synced, and one that changes a bucket at Leased beyond its lease.
+// Some calls return only after a save: a Hold, a change of a bucket at Synced, and
+// a change at Leased that its lease does not cover.
 // This is what happens between the decision and the answer:
 //
 //   - The caller has changed memory, and still holds the lock of the shard.
@@ -35,14 +35,16 @@ import (
 //     exceptions: the TAT has changed since, other than in this batch; a later
 //     batch has the bucket; or an answer builds on the TAT. In these cases the
 //     tokens stay spent, because a token that comes back twice is worse than
-//     one that is lost. If the limits have changed, the old TAT is converted as
-//     they ask, and the next request may cut it.
+//     one that is lost. If the limits have changed, the old TAT is converted to
+//     the new ones, and the next request may cut it.
 //   - The waiting callers return, with nil or ErrNotDurable.
 //
-// The renewal of a lease takes the same path, except that no caller waits.
+// The renewal of a lease begins at putLocked, from the fast path or the slow one. No
+// caller waits for it, and there is nothing to undo.
 
-// renewalPause is the longest that a renewal of a lease waits for others. Half
-// a lease lasts longer, unless callers spend much faster than tokens come back.
+// renewalPause is after what time the committer begins the batch of a renewal, if
+// no caller has joined it. Half a lease lasts longer, unless callers spend much faster
+// than tokens come back.
 const renewalPause = 5 * time.Millisecond
 
 // levelOf returns the level of a rule.
@@ -91,9 +93,9 @@ func (c *Cache) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when
 	return s.leaseOf(b).renew(ch.From, ch.To, b.Meta())
 }
 
-// SubmitLocked puts the changes of one call into one commit and returns it, if the
-// caller must wait for it: one of them must be in the store before the answer,
-// or a crash could forget some of them and keep others. Otherwise SubmitLocked
+// If the caller must wait, SubmitLocked puts the changes of one call into one commit,
+// and returns it: one of them must be in the store before the answer, or a crash
+// could forget some of them and keep others. Otherwise SubmitLocked
 // renews the leases that are due, and returns nil. The shards of all changes are
 // locked, and their buckets have the new TATs.
 func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
@@ -148,7 +150,7 @@ func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
 }
 
 // Cancel takes a turn out of the queue of a bucket, if it has not come, and
-// reports whether it was charged before. It was not if a reset has emptied the
+// reports whether it was charged before: false if a reset has emptied the
 // queue. If the level is Leased or Synced, the caller waits for the commit that
 // Cancel returns.
 func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in *Batch) {
@@ -180,7 +182,7 @@ func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	if p := s.pendingLocked(b); p != nil {
 		p.kept = true
 	}
-	b.Clear(table.Covered) // the store has a lease that the queue needed
+	b.Clear(table.Covered) // the lease in the store was for the queue with the turn
 	ch := Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), Given: given}
 	tat, when := c.needLocked(&ch, b, now)
 	if when != needFirst {
@@ -192,9 +194,9 @@ func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	return in
 }
 
-// HoldLocked puts the end of a hold, and returns it with the commit that makes
+// HoldLocked sets the end of a hold, and returns it with the commit that makes
 // it durable, or with nil if there is nothing to change. If extend is set, a
-// later hold stays, and an end that has passed is none.
+// later end stays, and an end that has passed means no hold.
 func (c *Cache) HoldLocked(ch *Change, end int64, extend bool) (until int64, in *Batch) {
 	s, now := ch.Shard, c.flusher.clock.Now()
 	held := int64(0)
@@ -240,7 +242,7 @@ func (c *Cache) holdLocked(ch *Change, g *Gate, end, now int64, reset bool) *Bat
 	c.putHoldLocked(in, &hold, g)
 	if i, ok := s.findLocked(ch.Key, ch.Hash); ok && (moved || reset) {
 		s.MarkDirty(i)
-		tat, _ := c.needLocked(ch, s.At(i), now) // turns may be at other levels than the bucket
+		tat, _ := c.needLocked(ch, s.At(i), now) // the level of a turn may not be that of the bucket
 		c.putLocked(in, ch, s.At(i), tat)
 	}
 	return in
@@ -258,8 +260,8 @@ func (ch *Change) changedLocked() (b table.Slot, changed bool) {
 	return b, ch.From != ch.To || ch.Turn != nil || ch.Builds && ch.Shard.unsavedLocked(b)
 }
 
-// keepLocked is for a call that waits for no commit. If its answer builds on
-// changes that are in a commit, they stay even if that commit fails.
+// keepLocked is for a call that waits for no commit: the changes in a commit on
+// which its answer builds stay even if that commit fails.
 func (ch *Change) keepLocked() {
 	if !ch.Builds || ch.From != ch.To {
 		return
@@ -408,7 +410,7 @@ func (c *Cache) save(in *Batch) error {
 	return err
 }
 
-// finishLocked notes how the commit of a change to a bucket ended.
+// finishLocked confirms or undoes a change to a bucket, whose commit has ended.
 func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	s := ch.Shard
 	i, ok := s.findLocked(ch.Key, ch.Hash)
@@ -453,7 +455,7 @@ func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 		b.Clear(table.Stored)
 	case tail == tat:
 		s.MarkClean(i)
-	default: // the store has a lease, perhaps in place of a TAT that a flush saved before
+	default: // the store has a lease, so the exact TAT is unsaved
 		s.MarkDirty(i)
 	}
 	if tat != 0 && b.Rule() > NoLease && c.levelOf(s.Limits, b.Rule()) == Leased {
@@ -480,16 +482,16 @@ func (s *Shard) failLocked(ch *Change, i uint32) {
 
 // coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
 func (s *Shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch this, next := s.leaseOf(b).of(tail); stored {
+	switch half, next := s.leaseOf(b).of(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
-	case this:
+	case half:
 		b.Clear(table.Ahead)
 		b.Set(table.Covered)
 	}
 }
 
-// finishHoldLocked notes how the commit of a hold ended. If the newest commit
+// finishHoldLocked confirms or undoes a hold, whose commit has ended. If the newest commit
 // fails, the hold that was last saved is in force again, and not a newer one
 // whose commit failed before.
 func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
@@ -509,8 +511,8 @@ func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
 }
 
 // undone returns the TAT that a bucket gets back: the one before a change, under
-// the limits that came since. If one of them has no queue, what waited is charged
-// with that change, and ch has no turns then.
+// the limits that came since. If one of them has no queue, the waiting turns are
+// charged, and ch loses them.
 func (p *pending) undone(ch *Change, g *Gate) int64 {
 	tat := ch.From
 	for _, c := range p.limits[ch.limits:] {

@@ -46,7 +46,7 @@ const (
 )
 
 // renew returns the lease that a bucket needs when its TAT moves from one
-// instant to a later one, and when the store must have it. meta is the meta word
+// instant to another, and when the store must have it. meta is the meta word
 // of the bucket's slot.
 func (l *Lease) renew(from, to int64, meta uint64) (tat int64, when need) {
 	end, tat := l.of(to)

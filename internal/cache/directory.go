@@ -26,7 +26,7 @@ type directory struct {
 	seed     maphash.Seed
 	shift    uint          // from a hash to the index of its shard
 	resident atomic.Int64  // buckets in memory
-	saving   atomic.Uint64 // number of a flush's save under way, as in table.SaveMask
+	saving   atomic.Uint64 // number of the save of a flush under way, as in table.SaveMask
 	hand     atomic.Uint32 // next shard that evict looks at
 	evicted  atomic.Int64  // buckets so far
 	left     atomic.Int64  // buckets so far that were evicted, or full
@@ -167,7 +167,8 @@ func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty 
 	return dirty
 }
 
-// Lane returns the lane that a bucket with this hash would have, or nil.
+// Lane returns the lane at the place of a hash, which may be that of another bucket, or
+// nil.
 func (t *directory) Lane(hash uint64) *Lane { return t.lanes.at(hash).Load() }
 
 // tally returns the tally of a Name. It lives as long as the Limiter, because a
@@ -183,7 +184,7 @@ func (t *directory) tally(name uint16) *tally {
 // place is how far a flush has come.
 type place struct {
 	shard  int
-	inside bool // some buckets of the shard are done; only valid until mu is released
+	inside bool // some buckets of the shard are done; valid only while mu is held
 	end    bool
 }
 
@@ -236,7 +237,7 @@ func (t *directory) evictBetween(from, to place, now int64, more func(removed in
 // evictStep looks at a few slots, so decisions wait only for microseconds.
 func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
 	s.Lock()
-	defer s.Mu.Unlock() // after the counts: makeSpace must not find fewer buckets than they say
+	defer s.Mu.Unlock() // counts first, so that makeSpace sees every removal
 	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
 	s.directory.resident.Add(-int64(removed))
 	s.directory.left.Add(int64(removed))

@@ -15,7 +15,7 @@ func (c *Cache) Full() bool { return c.flusher.full() }
 func (c *Cache) MakeSpace() error {
 	f := c.flusher
 	if n := c.evict(f.clock.Now(), f.full); n > 0 || !f.full() {
-		return nil // other calls may take the space that this one made
+		return nil // even if other calls take the space at once
 	}
 	f.waiting.Add(1)
 	defer f.waiting.Add(-1)
@@ -40,11 +40,9 @@ func (c *Cache) MakeSpace() error {
 }
 
 // makeSpace saves and evicts buckets until there is space in memory, or no
-// caller waits for it. It gives up after three times through all shards in which
-// no bucket has left memory, because the first time may begin in the middle, and
-// buckets may be in commits. If some have left, other callers took the space. If
-// some have no queue, they were used between their save and the eviction, and can
-// leave another time.
+// caller waits for it. It gives up if all buckets have queues, and it has been three
+// times through all shards without one that left memory: the first time may begin
+// in the middle, and buckets may be in commits.
 func (f *flusher) makeSpace() error {
 	var skipped []*Batch
 	left := f.directory.left.Load()

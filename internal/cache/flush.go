@@ -49,11 +49,11 @@ const (
 	// saves of a larger flush.
 	maxSave = 1 << 17
 
-	// crowdedSave is the same while memory is nearly full. It is smaller because
+	// crowdedSave is maxSave while memory is nearly full. It is smaller because
 	// callers that wait for space wait for one save.
 	crowdedSave = 1 << 13
 
-	// trialSave is the same for space in memory, after a flush has failed. While the
+	// trialSave is maxSave for space in memory, after a flush has failed. While the
 	// disk fails, each call that waits for space tries again, and a large save that
 	// fails takes as long as one that does not.
 	trialSave = 1 << 6
@@ -76,8 +76,8 @@ func (f *flusher) saveSize() int {
 }
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
-// not survive a crash, and exact TATs in place of leases. Close, Flush
-// and SetOverrides set it. It returns the commits of the buckets that it left out.
+// not survive a crash, and exact TATs in place of leases: so do Close and Flush, and
+// flushes for space. It returns the commits of the buckets that it left out.
 func (f *flusher) flush(all bool) (skipped []*Batch, err error) {
 	var errs []error
 	for at, first := (place{}), true; !at.end; first = false {
@@ -100,8 +100,8 @@ func (f *flusher) flush(all bool) (skipped []*Batch, err error) {
 }
 
 // Flush saves everything spent before the call, at every level, in a flush that
-// begins after it. Calls that come during a flush share the next one. After so long
-// it returns an error, and the flush goes on; 0 means no bound.
+// begins after it. Calls that come during a flush share the next one. After that
+// time it returns an error, and the flush goes on; 0 means no bound.
 func (c *Cache) Flush(within time.Duration) error {
 	flush := c.flusher.forAll.flush(false)
 	var late <-chan time.Time
@@ -140,7 +140,7 @@ func (f *flusher) flushAndWait() error {
 
 // flushPartLocked saves dirty buckets, beginning at a place, until they fill one
 // save. It returns the place to go on from. If callers wait for space in memory,
-// it then evicts at least as many buckets as it has saved, if it can, and more
+// it then evicts at least as many buckets as it has saved, if possible, and more
 // while memory is full.
 func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place, skipped []*Batch, err error) {
 	if f.closed {
@@ -186,7 +186,7 @@ func (f *flusher) saveCollected(c *collector, n int, last, withTime bool) error 
 	if n > 0 && last && err == nil {
 		err = f.save(nil) // finds out whether the file is still at its path
 	}
-	for _, e := range c.changes { // the Store may have moved the time, which is no bucket
+	for _, e := range c.changes { // the Store may have reordered them; one is the time, and no bucket
 		if e.Name == holds && e.ID != "" {
 			f.directory.holdSaved(c.holds[e.ID], e.TAT, err, c.now)
 		} else if e.Name != holds && (err != nil || e.TAT == 0) {
@@ -417,7 +417,7 @@ func (t *directory) holdSaved(key Key, end int64, err error, now int64) {
 }
 
 // makeSpaceBetween evicts buckets after a part of a flush that saved n. In a flood
-// of ids that ask once, it evicts those, and spares the buckets that are used more
+// of ids that come once, it evicts those, and spares the buckets that are used more
 // often. If that makes too little space, it goes once more through the same
 // shards, and evicts what was not used in between.
 func (f *flusher) makeSpaceBetween(from, to place, now int64, n int) {

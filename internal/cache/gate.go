@@ -9,14 +9,14 @@ import (
 // it is in a map of the shard, and the slot has a flag.
 //
 // A hold is in force as soon as it is in the gate, and durable when its commit
-// has ended. If the commit fails, the hold that was last saved is in force again.
+// has succeeded. If the commit fails, the hold that was last saved is in force again.
 // After its end a hold denies nothing, and the next flush removes it.
 //
 // A queue lives in memory only. AdvanceLocked charges each turn to the bucket
 // when it comes. The store gets the TAT after all turns, also after those that
-// still wait. So a bucket with a queue stays in memory. A bucket with only a hold
-// may leave memory, and its gate stays. A gate without hold, queue or commit is
-// dropped.
+// still wait: that is not the present one, so a bucket with a queue stays in memory.
+// A bucket with only a hold may leave memory, and its gate stays. A gate without
+// hold, queue or commit is dropped.
 type Gate struct {
 	Hold  int64       // end of the hold in force; 0 if there is none
 	Queue queue.Queue // of requests that wait for their turns
@@ -26,7 +26,7 @@ type Gate struct {
 	unsaved bool       // the store may have another hold than memory
 	commits int        // changes of the hold that are in commits
 	newest  *Batch
-	resets  int // resets in commits: if one fails, its turns come back
+	resets  int // in commits that have not ended: if one fails, its turns come back
 }
 
 // savedLocked reports whether the store has the hold in force, and no commit is

@@ -12,24 +12,24 @@ import (
 // shard. A lock that many goroutines want at once costs more than the work that it
 // guards: its cache line moves from core to core, and goroutines end up waiting for
 // the scheduler. A fast path that fails to swap the TAT twice takes the lock after
-// all, and those that wait for it leave the line of the TAT to the others.
+// all, so that fewer goroutines want the line of the TAT.
 //
-// After promoteAfter spends in a row at one bucket for which a fast path had to wait
-// for the lock of the shard, it publishes a lane. The lane then has the bucket's TAT,
+// If fast paths have had to wait for the lock of the shard promoteAfter times in a row
+// at one bucket, that gets a lane. The lane then has the bucket's TAT,
 // and the TAT in the slot is out of date. Fast paths find the lane before they ask
 // for the lock, and compare and swap its TAT. A denial writes nothing but its count.
 //
-// All else that needs a TAT locks the shard with Lock, which also retires
+// Every other path that needs a TAT locks the shard with Lock, which also retires
 // the lane: it puts LaneRetired in place of the TAT, and writes the TAT to the
 // slot. A decision that finds LaneRetired takes the lock instead, and one that read
 // its TAT before cannot swap a stale one into the bucket's next lane. Fast paths for
 // other buckets of the shard leave the lane, because they change only their own slots.
 //
 // A shard has at most one lane. A bucket gets none if it has a hold or a queue, or
-// if only a Check has clamped it, because a lane does not record that it is used
-// now. The caller gives none to a bucket whose decision needs more than the TAT.
+// if its TAT is later than its limit allows, because a lane does not cut it. The caller
+// gives none to a bucket whose decision needs more than the TAT.
 type Lane struct {
-	Rule  any    // of PromoteLocked
+	Rule  any    // that PromoteLocked got
 	index uint32 // of the slot
 	tally *tally
 	hash  uint64

@@ -83,7 +83,7 @@ type Batch = groupcommit.Batch[work]
 type pending struct {
 	key     Key
 	batch   *Batch // newest commit of the bucket
-	index   int    // of its change in the batch, until the save
+	index   int    // of its entry in work.saves, until the save
 	tat     int64  // that the batch saves
 	entries int    // changes of the batch to this bucket
 	limits  []limitChange
@@ -96,19 +96,19 @@ type limitChange struct {
 	noQueue bool
 }
 
-// Limits are the rules in force in a shard. The package asks them two numbers,
-// never on the fast path.
+// Limits are the rules in force in a shard. The package asks them for the level and the
+// leases of a rule, never on the fast path.
 type Limits interface {
 	// Rule returns the level of a rule, 0 if it names none, and its leases.
 	Rule(rule uint32) (Level, *Lease)
 }
 
-// NoLease is the last of the rules without arithmetic, which have no lease and
-// no lane.
+// NoLease is the last of the rules without arithmetic: they have no lease and no
+// lane.
 const NoLease = 1
 
-// Store has the functions of the store. The last three may be nil, the clock's
-// both or neither.
+// Store has the functions of the store. The last three may be nil; LoadClock is if
+// and only if SaveClock is.
 type Store struct {
 	Load      func(name uint16, id string) (tat int64, err error)
 	Save      func([]format.Entry) error // may reorder the entries
@@ -152,8 +152,8 @@ var ErrFull = errors.New("stint: too many buckets")
 const holds = 0
 
 // BeginClock lets a clock go on from the store's time if the wall clock is
-// wrong. It returns how far off a wall clock is that is not believed, or by how
-// much the store's time goes back to one that is believed.
+// wrong. It returns by how much a wall clock is off that is not trusted, or how far
+// the store's time goes back to one that is.
 func (s *Store) BeginClock(c *clock.Clock) (wrong, back time.Duration, err error) {
 	seen, err := s.Load(holds, "")
 	if err != nil {

@@ -35,7 +35,7 @@ type flusher struct {
 	timeout   time.Duration // after which a call of the store is overdue
 
 	mu     sync.Mutex     // held during a save, by a flush or a commit
-	closed bool           // the store is no longer the Cache's
+	closed bool           // Close has ended
 	number uint64         // of the last part of a flush, 1 to 3
 	round  int            // of the sweep
 	timed  int64          // the last time that was saved, also by an earlier process
@@ -127,7 +127,7 @@ func (f *flusher) end(w *watch, err error) {
 	f.tell.Called(w == &f.saving, err)
 }
 
-// save saves changes for a flush or a commit, of which the last is the time. mu
+// save saves entries for a flush or a commit, of which the last is the time. mu
 // is held. With no changes it only finds out whether the store can save.
 func (f *flusher) save(changes []format.Entry) error {
 	f.begin(&f.saving)
@@ -198,8 +198,8 @@ type sharedFlush struct {
 	err  error // valid once done is closed
 }
 
-// flush returns a flush that has not begun, or the one under way if that will
-// do. At most one is under way and one is next, however many calls come while a
+// flush returns a flush that has not begun or, if underWay is set, the one under
+// way. At most one is under way and one is next, however many calls come while a
 // disk hangs.
 func (s *shared) flush(underWay bool) *sharedFlush {
 	s.mu.Lock()

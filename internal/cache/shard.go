@@ -64,7 +64,7 @@ type countOf struct {
 	count
 }
 
-// CountLocked returns numbers of allowed and denied decisions on a Name, for the
+// CountLocked returns counts of allowed and denied decisions on a Name, for the
 // caller to add to.
 func (s *Shard) CountLocked(name uint16) *count {
 	if s.fewOf[name&1] != name {
@@ -77,8 +77,8 @@ func (s *Shard) CountLocked(name uint16) *count {
 // hundreds of megabytes for all shards if a program has thousands of Names.
 const mostCounts = 64
 
-// fetchCountLocked gives few a count of a Name, in place of that of another one,
-// which more gets. If more has no space for it, one of those in more leaves the shard.
+// fetchCountLocked gives a Name a count in few, and moves the one that was there to
+// more. If more has no place for it, another one leaves the shard.
 func (s *Shard) fetchCountLocked(name uint16) {
 	was := countOf{s.fewOf[name&1], s.few[name&1]}
 	s.fewOf[name&1], s.few[name&1] = name, count{}
@@ -165,8 +165,8 @@ func (s *Shard) ContendedLocked(i uint32) bool {
 	return true
 }
 
-// PromoteLocked gives a bucket a lane, if it can have one, for decisions with a rule
-// of the caller. A lane does not cut a TAT down to a smaller limit.
+// PromoteLocked gives a bucket a lane that decides by a rule of the caller, if it can
+// have one. A lane does not cut a TAT down to a smaller limit.
 func (s *Shard) PromoteLocked(i uint32, hash uint64, rule any) {
 	b, place := s.At(i), s.directory.lanes.at(hash)
 	if s.lane != nil || b.Has(table.Gate|table.Uncut) || place.Load() != nil {
@@ -243,8 +243,8 @@ func (s *Shard) JoinLocked(key Key, h uint64, turn *queue.Turn, rate *queue.Rate
 	g.Queue.Join(turn)
 }
 
-// RerateLocked holds the queue of the bucket at index i to another limit. Without
-// a queue from now on, what waits is charged at once, and still goes when its turn
+// RerateLocked holds the queue of the bucket at index i to another limit. If
+// that has no queue, what waits is charged at once, and still goes when its turn
 // comes.
 func (s *Shard) RerateLocked(i uint32, g *Gate, now int64, rate queue.Rate, noQueue bool) {
 	if !g.BusyLocked() {
