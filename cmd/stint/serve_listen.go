@@ -54,7 +54,7 @@ func (f *serveFlags) sockets(usual string, password bool) (at sockets, err error
 	for _, address := range at.addresses {
 		if !isPath(address) {
 			_, err = net.ResolveTCPAddr("tcp", address)
-		} else if f.listen != nil { // otherwise the directory may be made with the file
+		} else if filepath.Dir(address) != filepath.Dir(usual) { // that directory may be made with the file
 			_, err = os.Stat(filepath.Dir(address))
 		}
 		if err != nil {

@@ -720,6 +720,15 @@ func TestServeLeavesSocketsAlone(t *testing.T) {
 	assert.Equal(t, 0, s.end(t))
 }
 
+// A socket may be in the directory that is made with the user's file.
+func TestServeInState(t *testing.T) {
+	serveDB(t)
+	at := filepath.Join(filepath.Dir(stateHome(t)), "s")
+	s := startServe(t, 1, nil, "--listen", at)
+	assert.Equal(t, "PONG", dialResp(t, at).do(t, "PING"))
+	assert.Equal(t, 0, s.end(t))
+}
+
 // A connection beyond the bound is refused, and a password is needed.
 func TestServeRefuses(t *testing.T) {
 	db := serveDB(t)
