@@ -481,6 +481,21 @@ func TestCalendarWait(t *testing.T) {
 			require.EqualValues(t, 10, r.spent(key))
 		})
 	})
+	t.Run("too late when it is the first", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *rig) {
+			r.take(key, 10)
+			begun := time.Now()
+			first := make(chan error, 1)
+			go func() { first <- errorOf(r.Wait(t.Context(), key.Cost(10))) }()
+			synctest.Wait()
+			soon, cancel := context.WithTimeout(t.Context(), 25*time.Hour)
+			defer cancel()
+			require.ErrorIs(t, errorOf(r.Wait(soon, key.Cost(1))), context.DeadlineExceeded)
+			require.Equal(t, 24*time.Hour, time.Since(begun), "it fails once the next day is used up")
+			require.NoError(t, <-first)
+			require.EqualValues(t, 10, r.spent(key))
+		})
+	})
 	t.Run("blocked and closed", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *rig) {
 			r.take(key, 10)
