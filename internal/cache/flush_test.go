@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -73,6 +74,39 @@ func TestFlushDoesNotSplit(t *testing.T) {
 	for _, key := range []Key{left, right} {
 		require.Equal(t, r.now()+2*int64(time.Minute), r.stored[key])
 	}
+}
+
+// A flush that comes upon a bucket in one commit after another returns the error of
+// the second commit, which may have had to save what was spent before the flush.
+func TestFlushReportsCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Leased, 1<<20)
+		r.put("a")
+		commit := func() {
+			s, h := r.Shard(1, "a")
+			s.Lock()
+			defer s.Mu.Unlock()
+			i, _ := s.Find(1, "a", h)
+			in, ch := r.commits.Lock(false), renewalOf(s, h, s.At(i))
+			r.putLocked(in, &ch, s.At(i), r.now()+int64(time.Hour))
+			r.commits.Unlock()
+		}
+		disk, commits := errors.New("no disk"), 0
+		r.flusher.store.Save = func(entries []format.Entry) error {
+			if len(entries) < 2 { // a flush without buckets
+				return nil
+			}
+			if commits++; commits == 2 {
+				return disk
+			}
+			commit()
+			return nil
+		}
+		commit()
+		require.ErrorIs(t, r.flusher.flushAndWait(), disk)
+		require.Equal(t, 2, commits)
+		r.flusher.store.Save = r.save
+	})
 }
 
 // TestShared: calls that come before a flush begins share it, and those that come
