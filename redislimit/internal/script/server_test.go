@@ -114,3 +114,27 @@ func TestWaitEnds(t *testing.T) {
 		})
 	}
 }
+
+// clusterClient may know that its server is a cluster.
+type clusterClient struct {
+	Client
+	is   bool
+	info string
+}
+
+func (c clusterClient) IsCluster() bool { return c.is }
+
+func (c clusterClient) DoEach(context.Context, ...string) ([]any, error) { return []any{c.info}, nil }
+
+// TestClientKnowsCluster: if the Client says that the server is a cluster, it is one,
+// whatever INFO says. Otherwise INFO decides.
+func TestClientKnowsCluster(t *testing.T) {
+	for info, says := range map[string]bool{"": false, "cluster_enabled:0\r\n": false, "cluster_enabled:1\r\n": true} {
+		for _, is := range []bool{false, true} {
+			s := NewServer(clusterClient{is: is, info: info}, Config{})
+			_, err := s.Info()
+			require.NoError(t, err)
+			require.Equal(t, is || says, s.IsCluster(), "%q, and the Client says %v", info, is)
+		}
+	}
+}
