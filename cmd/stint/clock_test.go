@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -15,34 +14,31 @@ import (
 	"github.com/stint-go/stint/internal/display"
 )
 
-// spentByAlice returns a file in which alice has spent, open.
-func spentByAlice(t *testing.T) (db string, store dbfile.Store) {
+// fileAhead returns a file that was used while the clock was at ahead, with these
+// changes. Before that, alice has spent.
+func fileAhead(t *testing.T, limit string, ahead time.Time, changes ...stint.Change) (db string) {
 	db = filepath.Join(t.TempDir(), "stint.db")
-	require.Zero(t, runArgs(t, "allow", "--db", db, "--limit", "1/1h", "alice").status)
+	succeeds(t, "allow", "--db", db, "--limit", limit, "alice")
 	store, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
-	return db, store
+	require.NoError(t, store.Save(append(changes, stint.Change{TAT: ahead.UnixNano()})))
+	require.NoError(t, store.Close())
+	return db
 }
 
 // The file was once used while the clock was two hours ahead. Each command says
 // so on stderr, and time goes on between commands that live for milliseconds.
 func TestClockBehind(t *testing.T) {
-	db, store := spentByAlice(t)
 	ahead := time.Now().Add(2 * time.Hour)
-	require.NoError(t, store.Save([]stint.Change{{Key: stint.Name(1).Key("alice"), TAT: ahead.Add(time.Hour).UnixNano()},
-		{TAT: ahead.UnixNano()}}))
-	require.NoError(t, store.Close())
+	db := fileAhead(t, "1/1h", ahead, stint.Change{Key: stint.Name(1).Key("alice"), TAT: ahead.Add(time.Hour).UnixNano()})
 	const warning = "the clock says "
 	ask := func(command ...string) time.Duration {
 		r := runArgs(t, append(command, "--db", db, "--limit", "1/1h", "--json", "alice")...)
 		require.Equal(t, 1, r.status, r.stderr)
 		require.Contains(t, r.stderr, warning)
-		var d struct {
-			RetryAfter time.Duration `json:"retry_after_ns"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(r.stdout), &d))
-		require.LessOrEqual(t, d.RetryAfter, time.Hour)
-		return d.RetryAfter
+		retryAfter := time.Duration(object(t, r.stdout)["retry_after_ns"].(float64))
+		require.LessOrEqual(t, retryAfter, time.Hour)
+		return retryAfter
 	}
 	first := ask("allow")
 	begun := time.Now()
@@ -64,13 +60,12 @@ func TestClockBehind(t *testing.T) {
 // The file is as in TestClockBehind. A bucket that is full and a hold that is over
 // by the file's time are so for every command.
 func TestClockOfFile(t *testing.T) {
-	db, store := spentByAlice(t)
 	ahead := time.Now().Add(2 * time.Hour)
 	key := stint.Name(1).Key("alice")
 	over, later := ahead.Add(-time.Hour).UnixNano(), ahead.Add(time.Hour).UnixNano()
-	require.NoError(t, store.Save([]stint.Change{{Key: key, TAT: over}, {Key: stint.Unknown.Key(key.String()), TAT: over},
-		{Key: stint.Name(1).Key("bob"), TAT: later}, {TAT: ahead.UnixNano()}}))
-	require.NoError(t, store.Close())
+	db := fileAhead(t, "1/1h", ahead, stint.Change{Key: key, TAT: over},
+		stint.Change{Key: stint.Unknown.Key(key.String()), TAT: over},
+		stint.Change{Key: stint.Name(1).Key("bob"), TAT: later})
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -90,15 +85,8 @@ func TestClockOfFile(t *testing.T) {
 
 // If the clock is behind the file, a quota resets at the end of the file's period.
 func TestClockOfQuota(t *testing.T) {
-	db := filepath.Join(t.TempDir(), "stint.db")
-	quota := stint.EachMonth(5, time.UTC)
-	flags := []string{"--db", db, "--limit", quota.String()}
-	require.Zero(t, runArgs(t, append([]string{"allow", "alice"}, flags...)...).status)
-	store, err := dbfile.Open(db, nil, nil)
-	require.NoError(t, err)
-	ahead := time.Now().Add(70 * 24 * time.Hour)
-	require.NoError(t, store.Save([]stint.Change{{TAT: ahead.UnixNano()}}))
-	require.NoError(t, store.Close())
+	quota, ahead := stint.EachMonth(5, time.UTC), time.Now().Add(70*24*time.Hour)
+	flags := []string{"--db", fileAhead(t, quota.String(), ahead), "--limit", quota.String()}
 	for _, args := range [][]string{{"allow", "alice"}, {"check", "alice"}, {"spend", "alice"}, {"spend", "--force", "alice"},
 		{"refund", "alice"}, {"list"}, {"show", "alice"}} {
 		r := runArgs(t, append(args, flags...)...)
@@ -109,10 +97,8 @@ func TestClockOfQuota(t *testing.T) {
 
 // If the clock is behind the file, import drops what is over by the file's time.
 func TestClockOfImport(t *testing.T) {
-	db, store := spentByAlice(t)
 	ahead := time.Now().Add(2 * time.Hour)
-	require.NoError(t, store.Save([]stint.Change{{TAT: ahead.UnixNano()}}))
-	require.NoError(t, store.Close())
+	db := fileAhead(t, "1/1h", ahead)
 	export := write(t, "a.jsonl", fmt.Sprintf(`{"stint":1,"names":{"1":"default"}}
 {"name":"default","id":"bob","tat":%d}
 {"name":"default","id":"carol","tat":%d}

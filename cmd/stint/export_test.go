@@ -18,8 +18,8 @@ func TestExport(t *testing.T) {
 	r := runArgs(t, "export", "--db", db)
 	assert.Equal(t, 3, r.status)
 	assert.Empty(t, r.stdout)
-	require.Equal(t, 0, runArgs(t, "limits", "set-names", "--db", db, "1=a").status)
-	assert.Equal(t, 0, runArgs(t, "export", "--db", db).status)
+	succeeds(t, "limits", "set-names", "--db", db, "1=a")
+	succeeds(t, "export", "--db", db)
 }
 
 // The header of a file may have all labels that there can be.
@@ -35,19 +35,17 @@ func TestImport(t *testing.T) {
 	fmt.Fprint(w, "}}\n"+`{"name":"a","id":"x","tat":4000000000000000000}`+"\n")
 	require.NoError(t, w.Flush())
 	require.NoError(t, file.Close())
-	r := runArgs(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), path)
-	assert.Equal(t, 0, r.status, r.stderr)
+	succeeds(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), path)
 }
 
 // A byte order mark in front of the first line is not part of it.
 func TestImportByteOrderMark(t *testing.T) {
 	export := write(t, "a.jsonl", "\ufeff"+`{"stint":1,"names":{"1":"a"}}`+"\n")
-	r := runArgs(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), export)
-	assert.Equal(t, 0, r.status, r.stderr)
+	succeeds(t, "import", "--dry-run", "--db", filepath.Join(t.TempDir(), "a.db"), export)
 	keys := write(t, "keys.txt", "\ufeff1:alice 4000000000000000000\n")
 	file, err := os.Open(keys)
 	require.NoError(t, err)
 	defer file.Close()
-	r = runWith(t, file, "migrate", "redis", "--dry-run", "--db", filepath.Join(t.TempDir(), "b.db"), "1=Orders")
+	r := runWith(t, file, "migrate", "redis", "--dry-run", "--db", filepath.Join(t.TempDir(), "b.db"), "1=Orders")
 	assert.Equal(t, 0, r.status, r.stderr)
 }

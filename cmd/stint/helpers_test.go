@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/subprocess"
@@ -137,9 +138,27 @@ func object(t *testing.T, line string) (o map[string]any) {
 	return o
 }
 
-func runArgsErr(t *testing.T, args ...string) error {
-	if r := runArgs(t, args...); r.status != 0 {
-		return errors.New(r.stderr)
+// succeeds runs the command, which must succeed, and returns what it prints.
+func succeeds(t *testing.T, args ...string) string {
+	t.Helper()
+	r := runArgs(t, args...)
+	require.Equal(t, 0, r.status, "%q: %s", args, r.stderr)
+	return r.stdout
+}
+
+// fails runs the command, which must end with the status, and say want on stderr.
+func fails(t *testing.T, status int, want string, args ...string) result {
+	t.Helper()
+	r := runArgs(t, args...)
+	assert.Equal(t, status, r.status, "%q: %s", args, r.stderr)
+	assert.Contains(t, r.stderr, want, "%q", args)
+	return r
+}
+
+// skipOnWindows skips a test of what Windows lacks.
+func skipOnWindows(t *testing.T, why string) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip(why)
 	}
-	return nil
 }

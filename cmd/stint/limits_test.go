@@ -7,9 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/dbfile"
 )
 
 const (
@@ -50,27 +47,21 @@ func TestLimitsFiles(t *testing.T) {
 		require.Equal(t, step.status, r.status, r.stderr)
 		require.Contains(t, r.stdout, step.stdout)
 	}
-	r := runArgs(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides,
+	unlimited := succeeds(t, "allow", "--db", db, "--limits", defaults, "--overrides", overrides,
 		"--name", "Exports", "--json", "alice")
-	assert.Contains(t, r.stdout, `"remaining":9223372036854775807,"limit":null,`)
+	assert.Contains(t, unlimited, `"remaining":9223372036854775807,"limit":null,`)
 
-	store, err := dbfile.Open(db, nil, nil)
-	require.NoError(t, err)
-	want := map[stint.Name]string{1: "Logins", 2: "Orders", 3: "Exports"} // in the order of their first use
-	assert.Equal(t, want, store.Labels())
-	require.NoError(t, store.Close())
-
-	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides)
-	assert.Equal(t, 0, r.status, r.stderr)
+	inOrderOfFirstUse := `{"1":"Logins","2":"Orders","3":"Exports"}` + "\n"
+	assert.Equal(t, inOrderOfFirstUse, succeeds(t, "names", "--json", "--db", db))
 	assert.Regexp(t, `^`+
 		`Exports  12345678        1 of 2 left, full in \S+\n`+
 		`Logins   alice           4 of 5 left, full in \S+\n`+
 		`Orders   12345678        0 of 1 left, full in \S+\n`+
 		`Orders   alice           299 of 300 left, full in \S+\n`+
-		`Orders   le.wtf,le1.wtf  0 of 1 left, full in \S+\n$`, r.stdout)
+		`Orders   le.wtf,le1.wtf  0 of 1 left, full in \S+\n$`,
+		succeeds(t, "list", "--db", db, "--limits", defaults, "--overrides", overrides))
 
-	r = runArgs(t, "list", "--db", db, "--limits", defaults, "--name", "Logins", "--json")
-	o := object(t, r.stdout)
+	o := object(t, succeeds(t, "list", "--db", db, "--limits", defaults, "--name", "Logins", "--json"))
 	assert.Equal(t, "Logins", o["name"])
 	assert.Equal(t, "alice", o["id"])
 	assert.Equal(t, 4.0, o["remaining"])
@@ -78,11 +69,9 @@ func TestLimitsFiles(t *testing.T) {
 	assert.Greater(t, o["reset_after_ns"], 0.0)
 	assert.Len(t, o, 5)
 
-	r = runArgs(t, "list", "--db", db, "--limit", "10/1h", "--name", "Logins")
-	assert.Regexp(t, `^Logins  alice  \d of 10 left, full in \S+\n$`, r.stdout)
-	r = runArgs(t, "list", "--db", db, "--name", "Odrers")
-	assert.Equal(t, 2, r.status)
-	assert.Contains(t, r.stderr, `the file has no limit "Odrers"`)
+	assert.Regexp(t, `^Logins  alice  \d of 10 left, full in \S+\n$`,
+		succeeds(t, "list", "--db", db, "--limit", "10/1h", "--name", "Logins"))
+	fails(t, 2, `the file has no limit "Odrers"`, "list", "--db", db, "--name", "Odrers")
 }
 
 func TestLimitsCheck(t *testing.T) {
@@ -94,29 +83,19 @@ func TestLimitsCheck(t *testing.T) {
 	bad := write(t, "bad.yml",
 		"Orders:\n  burst: 0\n  count: 1\n  period: 1m\nLogins:\n  burst: 1\n  count: 1\n  period: soon\n")
 	badToo := write(t, "bad_overrides.yml", "- Orders:\n    burst: 1\n    count: 1\n    period: 1m\n    idz: [1]\n")
-	r := runArgs(t, "limits", "check", bad, badToo)
-	assert.Equal(t, 2, r.status)
-	assert.Empty(t, r.stdout)
 	for _, at := range []string{bad + ":2: ", bad + ":8: ", badToo + ":5: "} {
-		assert.Contains(t, r.stderr, "stint: "+at)
+		assert.Empty(t, fails(t, 2, "stint: "+at, "limits", "check", bad, badToo).stdout)
 	}
-	r = runArgs(t, "limits", "check", "--json", bad, badToo)
+	r := runArgs(t, "limits", "check", "--json", bad, badToo)
 	assert.Equal(t, 2, r.status)
 	o := object(t, r.stdout)
 	assert.Equal(t, false, o["valid"])
 	assert.Equal(t, []any{bad, badToo}, o["files"])
 	assert.Equal(t, strings.Count(r.stderr, "\n"), len(o["mistakes"].([]any)))
 	assert.Equal(t, bad+":2: Orders: burst is 0, want at least 1", o["mistakes"].([]any)[0])
-	r = runArgs(t, "limits", "check", "--json", defaults)
-	assert.Equal(t, 0, r.status, r.stderr)
 	assert.Equal(t, map[string]any{"valid": true, "files": []any{defaults}, "limits": []any{"Logins", "Orders"},
-		"mistakes": []any{}}, object(t, r.stdout))
-	r = runArgs(t, "limits", "check", "--json", "missing.yml")
-	assert.Equal(t, 2, r.status)
-	assert.Empty(t, r.stdout)
-
+		"mistakes": []any{}}, object(t, succeeds(t, "limits", "check", "--json", defaults)))
+	assert.Empty(t, fails(t, 2, "missing.yml", "limits", "check", "--json", "missing.yml").stdout)
 	notYAML := write(t, "not.yml", "a: [\n")
-	r = runArgs(t, "limits", "check", notYAML)
-	assert.Equal(t, 2, r.status)
-	assert.Contains(t, r.stderr, notYAML)
+	fails(t, 2, notYAML, "limits", "check", notYAML)
 }

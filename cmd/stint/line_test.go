@@ -27,35 +27,38 @@ func newWaiter(t *testing.T, db string) *waiter {
 	return &waiter{f: f, id: "a", limit: limit}
 }
 
-// at returns a source whose time is now.
-func at(in *source, now time.Time) *source {
+// spendAt has a waiter spend at a time, in a process of its own. Its turn must come
+// within that time.
+func spendAt(t *testing.T, l *waiter, now time.Time, within time.Duration) (delay time.Duration, err error) {
+	t.Helper()
+	in, err := l.f.db.view(writing)
+	require.NoError(t, err)
 	in.now = now
-	return in
+	delay, err = l.spend(in, now.Add(within))
+	require.NoError(t, in.Close())
+	return delay, err
 }
+
+const anyTime = 10_000 * time.Hour
 
 // A command that fails after its token has come back with time gets none: the bucket
 // would hold more than its limit.
 func TestRefundOfLongRun(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	l := newWaiter(t, db)
-	for _, c := range []struct {
-		ago  time.Duration // since the command took its token
-		left int64
-	}{{0, 1}, {time.Hour, 0}} {
+	allowed := func(act action) bool {
 		in, err := l.f.db.view(writing)
 		require.NoError(t, err)
-		d, err := l.decide(in, l.take)
+		d, err := l.decide(in, act)
 		require.NoError(t, err)
-		require.True(t, d.Allowed)
 		require.NoError(t, in.Close())
-		l.spent = l.spent.Add(-c.ago)
+		return d.Allowed
+	}
+	for _, ago := range []time.Duration{0, time.Hour} { // since the command took its token
+		require.True(t, allowed(l.take))
+		l.spent = l.spent.Add(-ago)
 		require.NoError(t, l.refund())
-		in, err = l.f.db.view(writing)
-		require.NoError(t, err)
-		d, err = l.decide(in, check)
-		require.NoError(t, err)
-		require.Equal(t, c.left == 1, d.Allowed)
-		require.NoError(t, in.Close())
+		require.Equal(t, ago == 0, allowed(check))
 	}
 }
 
@@ -65,11 +68,8 @@ func TestTurnOfInterrupted(t *testing.T) {
 	now := time.Now()
 	place := func() (l *waiter, delay time.Duration) {
 		l = newWaiter(t, db)
-		in, err := l.f.db.view(writing)
+		delay, err := spendAt(t, l, now, 10*time.Hour)
 		require.NoError(t, err)
-		delay, err = l.spend(at(in, now), now.Add(10*time.Hour))
-		require.NoError(t, err)
-		require.NoError(t, in.Close())
 		return l, delay
 	}
 	place()
@@ -98,25 +98,17 @@ func TestTurnOfInterrupted(t *testing.T) {
 func TestLine(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	now := time.Now()
-	const anyTime = 10_000 * time.Hour
-	spend := func(l *waiter, within time.Duration) (delay time.Duration, err error) {
-		in, err := l.f.db.view(writing)
-		require.NoError(t, err)
-		delay, err = l.spend(at(in, now), now.Add(within))
-		require.NoError(t, in.Close())
-		return delay, err
-	}
 	place := func(want time.Duration) *waiter {
 		t.Helper()
 		l := newWaiter(t, db)
-		delay, err := spend(l, anyTime)
+		delay, err := spendAt(t, l, now, anyTime)
 		require.NoError(t, err)
 		assert.InDelta(t, want, delay, float64(time.Minute), "the bucket goes by the real time, not by now")
 		return l
 	}
 	denied := func(l *waiter, within time.Duration) {
 		t.Helper()
-		_, err := spend(l, within)
+		_, err := spendAt(t, l, now, within)
 		assert.Equal(t, 75, status(err), err)
 	}
 	place(0)
@@ -146,7 +138,7 @@ func TestLine(t *testing.T) {
 	l = newWaiter(t, db)
 	l.f.wait = false
 	denied(l, anyTime)
-	delay, err := spend(last, anyTime)
+	delay, err := spendAt(t, last, now, anyTime)
 	require.NoError(t, err)
 	assert.Zero(t, delay)
 
@@ -184,7 +176,6 @@ func TestLineSlowLimit(t *testing.T) {
 // many commands as the quota admits have their turn then.
 func TestLineCalendar(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
-	const anyTime = 10_000 * time.Hour
 	newCalendarWaiter := func(cost int64) *waiter {
 		l := newWaiter(t, db)
 		l.limit, l.f.cost = stint.EachYear(3, time.UTC), cost
@@ -193,19 +184,12 @@ func TestLineCalendar(t *testing.T) {
 	now := time.Now()
 	_, next := newCalendarWaiter(1).limit.PeriodAt(now)
 	_, afterNext := newCalendarWaiter(1).limit.PeriodAt(next)
-	spend := func(l *waiter) (time.Time, error) {
-		in, err := l.f.db.view(writing)
-		require.NoError(t, err)
-		delay, err := l.spend(at(in, now), now.Add(anyTime))
-		require.NoError(t, in.Close())
-		return now.Add(delay), err
-	}
 	place := func(cost int64, want time.Time) *waiter {
 		t.Helper()
 		l := newCalendarWaiter(cost)
-		at, err := spend(l)
+		delay, err := spendAt(t, l, now, anyTime)
 		require.NoError(t, err)
-		assert.WithinDuration(t, want, at, time.Minute)
+		assert.WithinDuration(t, want, now.Add(delay), time.Minute)
 		return l
 	}
 	place(2, now)
@@ -224,7 +208,7 @@ func TestLineCalendar(t *testing.T) {
 	place(2, afterNext)
 	l := newCalendarWaiter(1)
 	l.f.wait = false
-	_, err := spend(l)
+	_, err := spendAt(t, l, now, anyTime)
 	assert.Equal(t, 75, status(err), err)
 
 	// A hold that ends within a period: all that waits may go then.

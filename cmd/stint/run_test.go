@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,9 +24,7 @@ import (
 // Three of the processes that start at the same moment are admitted, and none
 // fails because another has the lock or because the file is half made.
 func TestProcessesAtOnce(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("no sh")
-	}
+	skipOnWindows(t, "no sh")
 	stateHome(t)
 	ran := filepath.Join(t.TempDir(), "ran")
 	for name, c := range map[string]struct {
@@ -63,13 +60,8 @@ func TestProcessesAtOnce(t *testing.T) {
 
 func TestRunHeld(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
-	names := stint.Names{1: {Label: defaultLabel, Limit: stint.PerHour(1)}}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
-	l, err := stint.Open(db, limits, nil)
-	require.NoError(t, err)
-	require.NoError(t, errorOf(l.Hold(stint.Name(1).Key("a"), time.Now().Add(time.Hour))))
-	require.NoError(t, l.Close())
+	succeeds(t, "allow", "--db", db, "--limit", "1/1h", "another")
+	succeeds(t, "hold", "--db", db, "--for", "1h", "a")
 	r := runArgs(t, "run", "--wait", "--timeout", "59m", "--db", db, "--limit", "1/1h", "a", "--", "echo")
 	assert.Equal(t, 75, r.status)
 	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
@@ -78,9 +70,7 @@ func TestRunHeld(t *testing.T) {
 // A process that waits for the lock or in line ends at once, and has spent
 // nothing.
 func TestRunInterrupted(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("a process cannot be sent a signal")
-	}
+	skipOnWindows(t, "a process cannot be sent a signal")
 	db := filepath.Join(t.TempDir(), "stint.db")
 	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
 	tats := func() (tats [2]int64) { // of the bucket, and of its line
@@ -112,9 +102,7 @@ func TestRunInterrupted(t *testing.T) {
 
 // run passes signals on, and has the exit status of the command.
 func TestRunPassesSignals(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("a process cannot be sent a signal")
-	}
+	skipOnWindows(t, "a process cannot be sent a signal")
 	stateHome(t)
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		// A shell that waits in read may miss a signal that came just before.
@@ -155,16 +143,10 @@ func TestRunTimeoutLocked(t *testing.T) {
 // A process waits in the queue of the program that has the file, and gives up
 // its turn if it is interrupted. If the program closes the file, it waits on.
 func TestRunAtOwner(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("a process cannot be sent a signal")
-	}
+	skipOnWindows(t, "a process cannot be sent a signal")
 	db := filepath.Join(t.TempDir(), "stint.db")
 	key := orders.Key("a")
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerHour(1)}})
-	require.NoError(t, err)
-	owner, err := stint.Open(db, limits, nil)
-	require.NoError(t, err)
-	defer owner.Close()
+	owner := openOrders(t, db, stint.PerHour(1))
 	server, err := hostlimit.Serve(owner, db, nil)
 	require.NoError(t, err)
 	defer server.Close()

@@ -48,6 +48,17 @@ func serve(path string) {
 	select {}
 }
 
+// openOrders opens a file with one limit, Orders.
+func openOrders(t *testing.T, db string, limit stint.Limit) *stint.Limiter {
+	t.Helper()
+	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: limit}})
+	require.NoError(t, err)
+	lim, err := stint.Open(db, limits, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { lim.Close() })
+	return lim
+}
+
 // startServer starts a process that serves the file, and returns it.
 func startServer(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
@@ -134,38 +145,28 @@ func TestOwner(t *testing.T) {
 	steps(true)
 	steps(true)
 	// The program knows its limits, so they need not be given.
-	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db).stdout)
-	require.Regexp(t, `^Orders  alice  2 of 3 left, full in .*\n$`, runArgs(t, "list", "--db", db, "--top", "1").stdout)
-	require.Regexp(t, `^Orders  alice\n  limit   3/3000h, from process `+pid+`\n  tokens  2 of 3 left\n  full `,
-		runArgs(t, "show", "alice", "--db", db).stdout)
-	require.Regexp(t, `^Orders  dora\n  limit   3/3000h, from process `+pid+`\n  tokens  3 of 3 left\n  full    now\n`,
-		runArgs(t, "show", "dora", "--db", db, "--name", "Orders").stdout)
-	require.Regexp(t, `^dora  full: `, runArgs(t, "show", "dora", "--db", db).stdout)
-
-	for _, c := range []struct {
-		args   []string
-		status int
-		stderr string
-	}{
-		{[]string{"list", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
-		{[]string{"show", "alice", "--db", db, "--name", "Tpyo"}, 2, `has no limit "Tpyo": it has Orders`},
-		{[]string{"allow", "alice", "--db", db, "--limit", "3/1h"}, 2, `process ` + pid +
-			`, which has the file open, has no limit "default": it has Orders; name one with --name`},
-		{[]string{"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db}, 2,
-			"no wait is long enough: lower --cost"},
-		{[]string{"compact", db, "--lock-timeout", "10ms"}, 3, "another process has it open"},
+	from := `\n  limit   3/3000h, from process ` + pid + `\n  tokens  `
+	for args, want := range map[string]string{
+		"list":                    `^Orders  alice  2 of 3 left, full in .*\n$`,
+		"list --top 1":            `^Orders  alice  2 of 3 left, full in .*\n$`,
+		"show alice":              `^Orders  alice` + from + `2 of 3 left\n  full `,
+		"show dora --name Orders": `^Orders  dora` + from + `3 of 3 left\n  full    now\n`,
+		"show dora":               `^dora  full: `,
 	} {
-		r := runArgs(t, c.args...)
-		require.Equal(t, c.status, r.status, r.stderr)
-		require.Contains(t, r.stderr, c.stderr)
+		require.Regexp(t, want, succeeds(t, append(strings.Fields(args), "--db", db)...), args)
 	}
+	fails(t, 2, `has no limit "Tpyo": it has Orders`, "list", "--db", db, "--name", "Tpyo")
+	fails(t, 2, `has no limit "Tpyo": it has Orders`, "show", "alice", "--db", db, "--name", "Tpyo")
+	fails(t, 2, `process `+pid+`, which has the file open, has no limit "default": it has Orders; name one with --name`,
+		"allow", "alice", "--db", db, "--limit", "3/1h")
+	fails(t, 2, "no wait is long enough: lower --cost",
+		"allow", "alice", "--cost", "4", "--limit", "3/1h", "--name", "Orders", "--db", db)
+	fails(t, 3, "another process has it open", "compact", db, "--lock-timeout", "10ms")
 	if runtime.GOOS != "windows" {
 		none := filepath.Join(dir, "none")
 		t.Setenv("TMPDIR", none)
-		r := runArgs(t, "stat", "--db", db)
-		require.Equal(t, 3, r.status)
-		require.Contains(t, r.stderr, "stint: make a temporary file in "+none+
-			": no such file or directory; name another directory with TMPDIR\n")
+		const because = ": no such file or directory; name another directory with TMPDIR\n"
+		fails(t, 3, "stint: make a temporary file in "+none+because, "stat", "--db", db)
 		t.Setenv("TMPDIR", dir)
 	}
 
@@ -181,11 +182,7 @@ func TestOwner(t *testing.T) {
 // check does, whether the program or the file has the bucket.
 func TestOwnerCalendar(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "quota.db")
-	year := stint.EachYear(5, time.UTC)
-	limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: year}})
-	require.NoError(t, err)
-	lim, err := stint.Open(db, limits, nil)
-	require.NoError(t, err)
+	lim := openOrders(t, db, stint.EachYear(5, time.UTC))
 	server, err := hostlimit.Serve(lim, db, nil)
 	require.NoError(t, err)
 	_, err = lim.Spend(orders.Key("alice"), 4)
@@ -225,11 +222,7 @@ func TestOwnerLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := filepath.Join(t.TempDir(), "quota.db")
-			limits, err := stint.NewLimits(stint.Names{orders: {Label: "Orders", Limit: stint.PerDay(3)}})
-			require.NoError(t, err)
-			lim, err := stint.Open(db, limits, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { lim.Close() })
+			lim := openOrders(t, db, stint.PerDay(3))
 			require.True(t, lim.Allow(orders.Key("alice")))
 			got := make(chan result)
 			go func() {
@@ -274,9 +267,7 @@ func TestOwnerIsStopped(t *testing.T) {
 // A command that a signal ends, such as one whose output is closed, leaves no copy
 // of the program's file.
 func TestOwnerLeavesNoCopy(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("a file that is open stays")
-	}
+	skipOnWindows(t, "a file that is open stays")
 	db := filepath.Join(t.TempDir(), "quota.db")
 	startServer(t, db)
 	temp := t.TempDir()

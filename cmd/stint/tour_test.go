@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -23,9 +22,7 @@ import (
 // after a line "`NAME`:" is a file. Without the tag long, lines that need no shell
 // run in this process.
 func TestTour(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("no sh")
-	}
+	skipOnWindows(t, "no sh")
 	t.Run("tour", func(t *testing.T) {
 		dir := t.TempDir()
 		replaySession(t, filepath.Join("..", "..", "docs", "tour.md"), dir, 15)

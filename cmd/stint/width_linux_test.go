@@ -59,8 +59,7 @@ func shownOn(t *testing.T, columns uint16, args ...string) string {
 func TestTerminalWidth(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	for _, id := range []string{"alice", "2001:db8:1234:5678::/64", "le.wtf,le1.wtf"} {
-		r := runArgs(t, "allow", "--db", db, "--limit", "3/100d", "--name", "CertificatesPerDomainPerAccount", id)
-		require.Equal(t, 0, r.status, r.stderr)
+		succeeds(t, "allow", "--db", db, "--limit", "3/100d", "--name", "CertificatesPerDomainPerAccount", id)
 	}
 	log := write(t, "access.log", accessLines("2001:db8:1234:5678::1", "2001:db8:1234:5678::2", "192.168.100.101",
 		"192.168.100.101", "192.168.100.101", "192.168.100.102", "192.168.100.102"))
@@ -80,13 +79,12 @@ func TestTerminalWidth(t *testing.T) {
 	for name, args := range commands {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			plain := runArgs(t, args...)
-			require.Equal(t, 0, plain.status, plain.stderr)
+			plain := succeeds(t, args...)
 			for _, columns := range []uint16{60, 200} {
 				if columns == 200 && strings.Contains(name, ",") && !testlength.Long {
 					continue
 				}
-				fits(t, plain.stdout, shownOn(t, columns, args...), int(columns))
+				fits(t, plain, shownOn(t, columns, args...), int(columns))
 			}
 		})
 	}
