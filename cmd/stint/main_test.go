@@ -14,19 +14,27 @@ import (
 	"github.com/stint-go/stint/internal/display"
 )
 
+// Examples can be pasted from the help in a terminal of any width. No line of the
+// help is wider than 80 columns without a terminal, or than the terminal.
 func TestHelp(t *testing.T) {
 	var each func(cmd *cobra.Command)
 	each = func(cmd *cobra.Command) {
 		assert.NotEmpty(t, cmd.Short, cmd.CommandPath())
 		assert.Contains(t, cmd.Example, "  stint ", cmd.CommandPath())
-		args := append(strings.Fields(cmd.CommandPath())[1:], "--help")
-		r := runArgs(t, args...)
-		assert.Equal(t, 0, r.status)
-		_, shown, _ := strings.Cut(r.stdout, "\nExamples:\n")
-		shown, _, _ = strings.Cut(shown, "\n\n")
-		assert.Equal(t, commandsOf(cmd.Example), commandsOf(shown), cmd.CommandPath())
-		for line := range strings.Lines(r.stdout) {
+		help := succeeds(t, append(strings.Fields(cmd.CommandPath())[1:], "--help")...)
+		for line := range strings.Lines(help) {
 			assert.LessOrEqual(t, display.Wide(line)-1, 80, "%s: %s", cmd.CommandPath(), line)
+		}
+		shown := map[int]string{0: help}
+		cmd.InitDefaultHelpFlag()
+		for _, columns := range []int{40, 60, 80, 200} {
+			shown[columns] = helpText(cmd, columns)
+			fits(t, helpText(cmd, 0), shown[columns], columns)
+		}
+		for columns, text := range shown {
+			_, examples, _ := strings.Cut(text, "\nExamples:\n")
+			examples, _, _ = strings.Cut(examples, "\n\n")
+			assert.Equal(t, commandsOf(cmd.Example), commandsOf(examples), "%s, %d columns", cmd.CommandPath(), columns)
 		}
 		for _, sub := range cmd.Commands() {
 			each(sub)
@@ -43,12 +51,6 @@ func TestRoff(t *testing.T) {
 		assert.Equal(t, want, roff(in))
 	}
 	assert.Equal(t, `"a \(dqb\(dq"`, roffQuoted(`a "b"`))
-}
-
-func TestVersion(t *testing.T) {
-	r := runArgs(t, "--version")
-	assert.Equal(t, 0, r.status)
-	assert.Regexp(t, `^stint version .*go1\.\d+.*\n$`, r.stdout)
 }
 
 func TestBuild(t *testing.T) {
@@ -77,14 +79,5 @@ func TestStateDir(t *testing.T) {
 		assert.Equal(t, filepath.Join(home, ".local", "state", "stint"), dir)
 	}
 	t.Setenv("HOME", "")
-	r := runArgs(t, "allow", "--limit", "3/1m", "alice")
-	assert.Equal(t, 2, r.status)
-	assert.Contains(t, r.stderr, "name the file with --db")
-}
-
-func TestManMakesDirectory(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "share", "man1")
-	r := runArgs(t, "man", dir)
-	require.Equal(t, 0, r.status, r.stderr)
-	assert.FileExists(t, filepath.Join(dir, "stint-replay.1"))
+	fails(t, 2, "name the file with --db", "allow", "--limit", "3/1m", "alice")
 }

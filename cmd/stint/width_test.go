@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/stint-go/stint/internal/display"
@@ -40,38 +39,7 @@ func commandsOf(examples string) string {
 	return regexp.MustCompile(`\n+`).ReplaceAllString(strings.TrimSpace(examples), "\n")
 }
 
-// Examples can be pasted from the help in a terminal of any width.
-func TestHelpExamples(t *testing.T) {
-	var check func(cmd *cobra.Command)
-	check = func(cmd *cobra.Command) {
-		cmd.InitDefaultHelpFlag()
-		for _, columns := range []int{40, 60, 80, 200} {
-			_, shown, _ := strings.Cut(helpText(cmd, columns), "\nExamples:\n")
-			shown, _, _ = strings.Cut(shown, "\n\n")
-			assert.Equal(t, commandsOf(cmd.Example), commandsOf(shown), "%s, %d columns", cmd.CommandPath(), columns)
-		}
-		for _, sub := range cmd.Commands() {
-			check(sub)
-		}
-	}
-	check(newRoot())
-}
-
 // aQuote matches a line that is one word in quotes.
 var aQuote = regexp.MustCompile(`^ *('[^']*'|"[^"]*")( \\)?$`)
 
 var aBar = regexp.MustCompile(`[█░]+`)
-
-func TestHelpWidth(t *testing.T) {
-	var check func(cmd *cobra.Command)
-	check = func(cmd *cobra.Command) {
-		cmd.InitDefaultHelpFlag()
-		for _, columns := range []int{40, 60, 80, 200} {
-			fits(t, helpText(cmd, 0), helpText(cmd, columns), columns)
-		}
-		for _, sub := range cmd.Commands() {
-			check(sub)
-		}
-	}
-	check(newRoot())
-}
