@@ -34,7 +34,9 @@ type model struct {
 
 var modelLine = regexp.MustCompile(`^([^ ]+) [^ ]+ [^ ]+ \[([^\]]*)\] "(?:[^"\\]|\\.)*" [0-9]{3} (?:[0-9]+|-)(?: .*)?$`)
 
-func newModel(limit stint.Limit) *model {
+func newModel(t *testing.T, text string) *model {
+	limit, err := stint.ParseLimit(text)
+	require.NoError(t, err)
 	return &model{limit: limit, buckets: map[string]*modeltest.Tokens{}}
 }
 
@@ -57,17 +59,17 @@ func (m *model) read(log string) (allowed []bool) {
 		} else if ip != nil {
 			id = ip.String()
 		}
-		allowed = append(allowed, m.spend(id, at.UnixNano()))
+		allowed = append(allowed, m.spend(id, at.UnixNano(), 1))
 	}
 	return allowed
 }
 
-func (m *model) spend(id string, at int64) bool {
+func (m *model) spend(id string, at, cost int64) bool {
 	m.newest = max(m.newest, at)
 	if m.buckets[id] == nil {
 		m.buckets[id] = modeltest.NewTokens(m.limit.Burst, m.limit.Count, int64(m.limit.Period))
 	}
-	return m.buckets[id].Spend(m.newest, 1) == 0
+	return cost <= m.limit.Burst && m.buckets[id].Spend(m.newest, cost) == 0
 }
 
 // replayed returns the command's decisions on its logs, and its summary.
@@ -105,9 +107,7 @@ func TestReplayAgainstModel(t *testing.T) {
 			path := write(t, "access.log", log)
 			want := make([][]bool, len(limits))
 			for i, text := range limits {
-				limit, err := stint.ParseLimit(text)
-				require.NoError(t, err)
-				m := newModel(limit)
+				m := newModel(t, text)
 				want[i] = m.read(log)
 				denied := denials(want[i])
 				for _, db := range [][]string{nil, {"--db", filepath.Join(t.TempDir(), "replay.db")}} {
