@@ -2,17 +2,15 @@ package main
 
 import (
 	"fmt"
-	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/stint-go/stint/internal/modeltest"
 )
 
 // What CL.THROTTLE costs without the system calls: one or 16 keys of 100,000 in
 // each read.
 func BenchmarkServeThrottle(b *testing.B) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
-	c := &serveConn{server: newTestServer(b, &now), known: true}
+	c := &serveConn{server: newTestServer(b, modeltest.NewClock(), nil), known: true}
 	commands := make([][][]byte, 100_000)
 	for i := range commands {
 		commands[i] = [][]byte{[]byte("CL.THROTTLE"), fmt.Appendf(nil, "key:%012d", i), []byte("15"), []byte("30"), []byte("60")}

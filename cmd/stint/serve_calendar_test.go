@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
 )
 
 // The replies of STINT commands are exact for quotas that follow the calendar:
@@ -23,9 +23,9 @@ func TestServeCalendar(t *testing.T) {
 	}
 	start, err := time.Parse(time.RFC3339, "2027-03-27T12:00:00+01:00") // the day before the clock is set in Berlin
 	require.NoError(t, err)
-	var now atomic.Int64
-	now.Store(start.UnixNano())
-	s := newTestServerWith(t, &now, stint.Names{
+	clock := modeltest.NewClock()
+	clock.Set(start.UnixNano())
+	s := newTestServer(t, clock, stint.Names{
 		2: {Label: "Daily", Limit: stint.EachDay(5, zone("Europe/Berlin"))},
 		3: {Label: "Monthly", Limit: stint.EachMonth(100, zone("America/Los_Angeles")).StartingAt(4 * time.Hour)},
 		4: {Label: "Rate", Limit: stint.PerHour(2)},
@@ -65,7 +65,7 @@ func TestServeCalendar(t *testing.T) {
 		if wait, ok := strings.CutPrefix(step[0], "wait "); ok {
 			d, err := time.ParseDuration(wait)
 			require.NoError(t, err)
-			now.Add(int64(d))
+			clock.Advance(d)
 			continue
 		}
 		c.do(bytes.Fields([]byte(step[0])))

@@ -20,22 +20,42 @@ import (
 // foreignClient is a program of testdata/serve, with a client of its language. The
 // tests skip a client that the machine does not have.
 type foreignClient struct {
-	language, has string // has ends with status 0 if the client is there
-	command       []string
+	language, has    string // has ends with status 0 if the client is there
+	command, program string // what runs programs, and how their names end
 }
 
 var foreignClients = []foreignClient{
-	{"PHP", "php -r 'new Redis();'", []string{"php", "throttle.php"}},
-	{"Python", "/usr/bin/python3 -c 'import redis'", []string{"/usr/bin/python3", "throttle.py"}},
-	{"Ruby", "ruby -e 'require \"redis\"'", []string{"ruby", "throttle.rb"}},
-	{"Node", "node -v", []string{"node", "throttle.mjs"}},
+	{"PHP", "php -r 'new Redis();'", "php", ".php"},
+	{"Python", "/usr/bin/python3 -c 'import redis'", "/usr/bin/python3", ".py"},
+	{"Ruby", "ruby -e 'require \"redis\"'", "ruby", ".rb"},
+	{"Node", "node -v", "node", ".mjs"},
 }
 
-// byDefault reports whether tests run the client without the tag long.
-func (c foreignClient) byDefault() bool { return c.language == "Python" }
+// withClients runs a test in parallel for each language that has a program of
+// this name in testdata/serve, without the tag long for Python alone. command
+// returns the program, as a client of a server.
+func withClients(t *testing.T, name string, test func(t *testing.T, command func(*servedProcess) *exec.Cmd)) {
+	t.Parallel()
+	require.FileExists(t, filepath.Join("testdata/serve", name+".py"))
+	for _, c := range foreignClients {
+		_, err := os.Stat(filepath.Join("testdata/serve", name+c.program))
+		if err != nil || !testlength.Long && c.language != "Python" {
+			continue
+		}
+		t.Run(c.language, func(t *testing.T) {
+			t.Parallel()
+			path := c.path(t, name+c.program)
+			test(t, func(s *servedProcess) *exec.Cmd {
+				cmd := exec.Command(c.command, path)
+				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
+				return cmd
+			})
+		})
+	}
+}
 
-// program returns the path of a program of testdata/serve.
-func (c foreignClient) program(t *testing.T, name string) string {
+// path returns the path of a program of testdata/serve.
+func (c foreignClient) path(t *testing.T, name string) string {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", c.has).CombinedOutput(); err != nil {
 		t.Skipf("%v: %s", err, out)
@@ -76,132 +96,94 @@ func nodeModules(t *testing.T) string {
 
 // The programs in docs/serve.md work with default options, also after a restart.
 func TestServeLanguages(t *testing.T) {
-	t.Parallel()
-	for _, c := range foreignClients {
-		if !testlength.Long && !c.byDefault() {
-			continue
+	withClients(t, "throttle", func(t *testing.T, command func(*servedProcess) *exec.Cmd) {
+		db := serveDB(t)
+		run := func(s *servedProcess) string {
+			out, err := command(s).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			return string(out)
 		}
-		t.Run(c.language, func(t *testing.T) {
-			t.Parallel()
-			program := c.program(t, c.command[1])
-			db := serveDB(t)
-			run := func(s *servedProcess) string {
-				cmd := exec.Command(c.command[0], program)
-				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
-				out, err := cmd.CombinedOutput()
-				require.NoError(t, err, "%s", out)
-				return string(out)
-			}
-			s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
-			assert.Equal(t, "99 of 100 left\n", run(s))
-			s.kill()
-			s = startServe(t, 1, nil, "--db", db)
-			assert.Equal(t, "98 of 100 left\n", run(s))
-			client := dialResp(t, s.at[0])
-			assert.Contains(t, client.do(t, "CL.THROTTLE user:1 99 100 86400 98"), "[0 100 0 -1 ")
-			assert.Regexp(t, `^retry in 8\d\ds\n$`, run(s))
-		})
-	}
+		s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+		assert.Equal(t, "99 of 100 left\n", run(s))
+		s.kill()
+		s = startServe(t, 1, nil, "--db", db)
+		assert.Equal(t, "98 of 100 left\n", run(s))
+		client := dialResp(t, s.at[0])
+		assert.Contains(t, client.do(t, "CL.THROTTLE user:1 99 100 86400 98"), "[0 100 0 -1 ")
+		assert.Regexp(t, `^retry in 8\d\ds\n$`, run(s))
+	})
 }
 
 // Clients send MULTI and EXEC for what their languages call a transaction, and one
 // of them sends GCRA.
 func TestServeTransactions(t *testing.T) {
-	t.Parallel()
-	for _, c := range foreignClients {
-		name := "transaction" + filepath.Ext(c.command[1])
-		if _, err := os.Stat(filepath.Join("testdata/serve", name)); err != nil || !testlength.Long && !c.byDefault() {
-			continue
-		}
-		t.Run(c.language, func(t *testing.T) {
-			program := c.program(t, name)
-			s := startServe(t, 1, nil, "--db", serveDB(t))
-			cmd := exec.Command(c.command[0], program)
-			cmd.Env = append(os.Environ(), "STINT="+s.at[0])
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-		})
-	}
+	withClients(t, "transaction", func(t *testing.T, command func(*servedProcess) *exec.Cmd) {
+		out, err := command(startServe(t, 1, nil, "--db", serveDB(t))).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	})
 }
 
 // Worker processes share one limit, exactly.
 func TestServeWorkers(t *testing.T) {
-	t.Parallel()
 	workers := 3
 	if testlength.Long {
 		workers = 8
 	}
-	for _, c := range foreignClients[:2] {
-		if !testlength.Long && !c.byDefault() {
-			continue
+	withClients(t, "workers", func(t *testing.T, command func(*servedProcess) *exec.Cmd) {
+		s := startServe(t, 1, nil, "--db", serveDB(t))
+		var started []*exec.Cmd
+		var begin []io.Closer
+		outs := make([]bytes.Buffer, workers)
+		for i := range outs {
+			cmd := command(s)
+			cmd.Stdout, cmd.Stderr = &outs[i], &outs[i]
+			stdin, err := cmd.StdinPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			started, begin = append(started, cmd), append(begin, stdin)
 		}
-		t.Run(c.language, func(t *testing.T) {
-			program := c.program(t, "workers"+filepath.Ext(c.command[1]))
-			s := startServe(t, 1, nil, "--db", serveDB(t))
-			var started []*exec.Cmd
-			var begin []io.Closer
-			outs := make([]bytes.Buffer, workers)
-			for i := range outs {
-				cmd := exec.Command(c.command[0], program)
-				cmd.Env = append(os.Environ(), "STINT="+s.at[0])
-				cmd.Stdout, cmd.Stderr = &outs[i], &outs[i]
-				stdin, err := cmd.StdinPipe()
-				require.NoError(t, err)
-				require.NoError(t, cmd.Start())
-				started, begin = append(started, cmd), append(begin, stdin)
-			}
-			for _, stdin := range begin {
-				require.NoError(t, stdin.Close())
-			}
-			admitted := 0
-			for i, cmd := range started {
-				require.NoError(t, cmd.Wait(), outs[i].String())
-				var n int
-				_, err := fmt.Sscan(strings.TrimSpace(outs[i].String()), &n)
-				require.NoError(t, err, outs[i].String())
-				admitted += n
-			}
-			assert.Equal(t, 1000, admitted, "of %d requests", 400*workers)
-		})
-	}
+		for _, stdin := range begin {
+			require.NoError(t, stdin.Close())
+		}
+		admitted := 0
+		for i, cmd := range started {
+			require.NoError(t, cmd.Wait(), outs[i].String())
+			var n int
+			_, err := fmt.Sscan(strings.TrimSpace(outs[i].String()), &n)
+			require.NoError(t, err, outs[i].String())
+			admitted += n
+		}
+		assert.Equal(t, 1000, admitted, "of %d requests", 400*workers)
+	})
 }
 
 // One client of redis-py, and one of ioredis, goes on after the server was killed
 // and started again.
 func TestServeReconnects(t *testing.T) {
-	t.Parallel()
-	for _, c := range []foreignClient{foreignClients[1], foreignClients[3]} {
-		if !testlength.Long && !c.byDefault() {
-			continue
-		}
-		t.Run(c.language, func(t *testing.T) {
-			t.Parallel()
-			program := c.program(t, "reconnect"+filepath.Ext(c.command[1]))
-			db := serveDB(t)
-			s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
-			cmd := exec.Command(c.command[0], program)
-			cmd.Env = append(os.Environ(), "STINT="+s.at[0])
-			cmd.Stderr = os.Stderr
-			stdin, err := cmd.StdinPipe()
-			require.NoError(t, err)
-			stdout, err := cmd.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, cmd.Start())
-			t.Cleanup(func() {
-				_ = cmd.Process.Kill()
-				_ = cmd.Wait()
-			})
-			lines := bufio.NewReader(stdout)
-			line, err := lines.ReadString('\n')
-			require.NoError(t, err)
-			require.Equal(t, "99\n", line)
-			s.kill()
-			startServe(t, 1, nil, "--db", db)
-			_, err = io.WriteString(stdin, "\n")
-			require.NoError(t, err)
-			line, err = lines.ReadString('\n')
-			require.NoError(t, err)
-			require.Equal(t, "98\n", line)
+	withClients(t, "reconnect", func(t *testing.T, command func(*servedProcess) *exec.Cmd) {
+		db := serveDB(t)
+		s := startServe(t, 1, nil, "--db", db, "--durability", "synced")
+		cmd := command(s)
+		cmd.Stderr = os.Stderr
+		stdin, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
 		})
-	}
+		lines := bufio.NewReader(stdout)
+		line, err := lines.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "99\n", line)
+		s.kill()
+		startServe(t, 1, nil, "--db", db)
+		_, err = io.WriteString(stdin, "\n")
+		require.NoError(t, err)
+		line, err = lines.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "98\n", line)
+	})
 }

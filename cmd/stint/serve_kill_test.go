@@ -26,15 +26,9 @@ import (
 func TestServeKilled(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"memory", "flushed", "leased", "synced"} {
-		rounds := 1
-		if testlength.Long {
-			rounds = 25
-			if testing.Short() {
-				rounds = 5
-			}
-		}
 		t.Run(level, func(t *testing.T) {
 			t.Parallel()
+			rounds := testlength.Of(25, 1)
 			for round := range rounds {
 				testServeEnds(t, level, round, true)
 			}

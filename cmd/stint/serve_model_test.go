@@ -3,11 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -86,33 +87,28 @@ func (r cellReply) text() string {
 	return fmt.Sprintf("*5\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n:%d\r\n", limited, r.limit, r.remaining, seconds(r.retry), seconds(r.reset))
 }
 
-// newTestServer returns a server in this process. The variable now is its clock,
-// in Unix nanoseconds.
-func newTestServer(t testing.TB, now *atomic.Int64) *server {
-	return newTestServerWith(t, now, stint.Names{})
-}
-
-// newTestServerWith returns such a server with limits, which are numbered from 2.
-func newTestServerWith(t testing.TB, now *atomic.Int64, names stint.Names) *server {
-	return newTestServerAt(t, filepath.Join(t.TempDir(), "limits.db"), now, names)
+// newTestServer returns a server in this process, with limits that are numbered
+// from 2.
+func newTestServer(t testing.TB, clock *modeltest.Clock, names stint.Names) *server {
+	return newTestServerAt(t, filepath.Join(t.TempDir(), "limits.db"), clock, names)
 }
 
 // newTestServerAt returns such a server of the file at a path.
-func newTestServerAt(t testing.TB, path string, now *atomic.Int64, names stint.Names) *server {
+func newTestServerAt(t testing.TB, path string, clock *modeltest.Clock, names stint.Names) *server {
 	const throttle = stint.Name(1)
-	labels := map[string]stint.Name{}
-	for name, spec := range names {
-		labels[spec.Label] = name
-	}
-	names[throttle] = stint.NameSpec{Label: throttleLabel, Limit: stint.Unlimited}
-	limits, err := stint.NewLimits(names)
+	all := stint.Names{throttle: {Label: throttleLabel, Limit: stint.Unlimited}}
+	maps.Copy(all, names)
+	limits, err := stint.NewLimits(all)
 	require.NoError(t, err)
-	limiter, err := hostlimit.Open(path, limits, &hostlimit.Options{
-		LimiterOptions: stint.Options{Now: func() time.Time { return time.Unix(0, now.Load()) }},
-	})
+	limiter, err := hostlimit.Open(path, limits, &hostlimit.Options{LimiterOptions: stint.Options{Now: clock.Now}})
 	require.NoError(t, err)
 	t.Cleanup(func() { limiter.Close() })
-	return &server{limiter: limiter, throttle: throttle, labels: labels, durability: stint.Flushed, ending: t.Context(), most: 1024}
+	s := &server{limiter: limiter, throttle: throttle, durability: stint.Flushed, ending: t.Context(), most: 1024}
+	s.labels = map[string]stint.Name{}
+	for name, spec := range names {
+		s.labels[spec.Label] = name
+	}
+	return s
 }
 
 // In random histories, with limits that change, alone and in pipelines, the
@@ -122,13 +118,11 @@ func TestServeModel(t *testing.T) {
 	if testlength.Long {
 		histories = 50_000
 	}
-	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
-	var now atomic.Int64
-	now.Store(start)
-	s := newTestServer(t, &now)
+	clock := modeltest.NewClock()
+	clock.Set(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
 	random := rand.New(rand.NewPCG(1, uint64(histories)))
 	model := &cell{tats: map[string]int64{}}
-	c := &serveConn{server: s, known: true}
+	c := &serveConn{server: newTestServer(t, clock, nil), known: true}
 	denied, rounded := 0, 0
 	for first := 0; first < histories; first += 4 { // four keys at a time, each with a history
 		burst, count, period := random.Int64N(20), 1+random.Int64N(30), 1+random.Int64N(60)
@@ -148,11 +142,11 @@ func TestServeModel(t *testing.T) {
 			interval := min(period*1e9/count, int64(10*time.Minute)) // so that the clock stays in this century
 			switch random.IntN(4) {
 			case 0:
-				now.Add(random.Int64N(2*interval + 1))
+				clock.Advance(time.Duration(random.Int64N(2*interval + 1)))
 			case 1:
-				now.Add(interval)
+				clock.Advance(time.Duration(interval))
 			case 2:
-				now.Add(random.Int64N(interval*(burst+2) + 1))
+				clock.Advance(time.Duration(random.Int64N(interval*(burst+2) + 1)))
 			}
 			var want strings.Builder
 			for range 1 + random.IntN(3) {
@@ -167,7 +161,7 @@ func TestServeModel(t *testing.T) {
 					command = append(command, []byte(word))
 				}
 				c.do(command)
-				r := model.throttle(now.Load(), key, burst, count, period, quantity)
+				r := model.throttle(clock.Nanos(), key, burst, count, period, quantity)
 				want.WriteString(r.text())
 				if r.limited {
 					denied++
@@ -187,9 +181,7 @@ func TestServeModel(t *testing.T) {
 
 // A client that does not read its replies is closed, and others do not wait.
 func TestServeSlowReader(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
-	s := newTestServer(t, &now)
+	s := newTestServer(t, modeltest.NewClock(), nil)
 	connect := func(timeout time.Duration) net.Conn {
 		ours, its := net.Pipe() // has no buffer
 		c := newServeConn(s, its, 1)
@@ -215,9 +207,7 @@ func TestServeSlowReader(t *testing.T) {
 
 // A connection takes at most 64 KiB, whatever the client sends.
 func TestServeMemory(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
-	s := newTestServer(t, &now)
+	s := newTestServer(t, modeltest.NewClock(), nil)
 	long := strings.Repeat("k", 480)
 	var keys strings.Builder // each once
 	for i := range 3000 {

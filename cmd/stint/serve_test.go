@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +26,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/internal/dbfile"
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -189,9 +188,7 @@ func replies(t *testing.T, want, got, about string) {
 
 func serveDB(t *testing.T) string {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("a process cannot be sent a signal")
-	}
+	skipOnWindows(t, "a process cannot be sent a signal")
 	return filepath.Join(t.TempDir(), "limits.db")
 }
 
@@ -226,20 +223,17 @@ func TestServe(t *testing.T) {
 
 	s = startServe(t, 1, nil, "--db", db)
 	c = dialResp(t, s.at[0])
-	do("[1 16 0 3600 57600]\n1\n[0 16 16 -1 0]\n0", user1+"\nDEL user:1 other\n"+user1+" 0\nDEL user:1")
-	r := runArgs(t, "allow", "--db", db, "--name", throttleLabel, "--limit", "9/9h", "user:2") // beside it
-	assert.Equal(t, 0, r.status, r.stderr)
+	do("[1 16 0 3600 57600]\n1\n[0 16 16 -1 0]\n0", user1+"\nDEL user:1 other user:1\n"+user1+" 0\nDEL user:1 user:1")
+	succeeds(t, "allow", "--db", db, "--name", throttleLabel, "--limit", "9/9h", "user:2") // beside it
 	do("[0 9 8 -1 3600]", "CL.THROTTLE user:2 8 24 86400 0")
-	r = runArgs(t, "hold", "--db", db, "--name", throttleLabel, "--for", "2h", "user:2")
-	assert.Equal(t, 0, r.status, r.stderr)
+	succeeds(t, "hold", "--db", db, "--name", throttleLabel, "--for", "2h", "user:2")
 	do("[1 9 8 7200 3600]\n[0 9 9 -1 0]", "CL.THROTTLE user:2 8 24 86400\nCL.THROTTLE user:3 8 24 86400 0")
 }
 
 // The transcripts of redis-cell are in testdata. The clock stands still.
 func TestServeTranscript(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
-	c := &serveConn{server: newTestServer(t, &now), known: true}
+	clock := modeltest.NewClock()
+	c := &serveConn{server: newTestServer(t, clock, nil), known: true}
 	text, err := os.ReadFile("testdata/throttle.txt")
 	require.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
@@ -251,7 +245,7 @@ func TestServeTranscript(t *testing.T) {
 		if wait, ok := strings.CutPrefix(words, "wait "); ok {
 			d, err := time.ParseDuration(wait)
 			require.NoError(t, err)
-			now.Add(int64(d))
+			clock.Advance(d)
 			continue
 		}
 		var command [][]byte
@@ -318,12 +312,10 @@ func TestServePipeline(t *testing.T) {
 	s := startServe(t, 1, nil, "--db", serveDB(t))
 	c := dialResp(t, s.at[0])
 	var commands, want strings.Builder
+	used := map[int]int{}
 	for i := range 100 {
 		fmt.Fprintf(&commands, "CL.THROTTLE user:%d 9 1 3600 %d\n", i%40, i%3)
-		used := map[int]int{}
-		for j := range i + 1 {
-			used[j%40] += j % 3
-		}
+		used[i%40] += i % 3
 		fmt.Fprintf(&want, "[0 10 %d -1 %d]\n", 10-used[i%40], 3600*used[i%40])
 		switch i % 10 {
 		case 3:
@@ -345,18 +337,14 @@ func TestServePipeline(t *testing.T) {
 
 // A key whose page is damaged fails alone, also among other keys of a pipeline.
 func TestServePipelineDamage(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
+	clock := modeltest.NewClock()
 	path := filepath.Join(t.TempDir(), "limits.db")
-	s := newTestServerAt(t, path, &now, stint.Names{})
+	s := newTestServerAt(t, path, clock, nil)
 	for i := range 1000 {
 		require.Len(t, throttled(t, s, fmt.Sprintf("key:%04d", i)), 1)
 	}
 	require.NoError(t, s.limiter.Close())
-	store, err := dbfile.Open(path, nil, nil)
-	require.NoError(t, err)
-	require.NoError(t, store.Compact())
-	require.NoError(t, store.Close())
+	succeeds(t, "compact", path)
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	damaged := 0
@@ -369,8 +357,8 @@ func TestServePipelineDamage(t *testing.T) {
 	require.Positive(t, damaged)
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 
-	owner := newTestServerAt(t, path, &now, stint.Names{})
-	guest := newTestServerAt(t, path, &now, stint.Names{})
+	owner := newTestServerAt(t, path, clock, nil)
+	guest := newTestServerAt(t, path, clock, nil)
 	require.Equal(t, hostlimit.RoleGuest, guest.limiter.Role())
 	for i, s := range []*server{owner, guest} {
 		sound := fmt.Sprintf("[0 10 %d -1 %d]", 8-i, 86400*(2+i))
@@ -386,11 +374,10 @@ func TestServePipelineDamage(t *testing.T) {
 // A command that fails leaves those that came with it alone, and a key that comes
 // twice is spent from twice.
 func TestServeEachForItself(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
+	clock := modeltest.NewClock()
 	path := serveDB(t)
-	owner := newTestServerAt(t, path, &now, stint.Names{})
-	guest := newTestServerAt(t, path, &now, stint.Names{})
+	owner := newTestServerAt(t, path, clock, nil)
+	guest := newTestServerAt(t, path, clock, nil)
 	for i, s := range []*server{owner, guest} {
 		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
 		assert.Equal(t, []string{
@@ -488,15 +475,15 @@ func TestServeLimits(t *testing.T) {
 // The times of a Blocked limit have no end, and are -1. The longest hold is a
 // number.
 func TestServeBlocked(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
+	clock := modeltest.NewClock()
+	clock.Set(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
 	names := stint.Names{
 		2: {Label: "Blocked", Limit: stint.Blocked},
 		3: {Label: "Free", Limit: stint.Unlimited},
 		4: {Label: "Rate", Limit: stint.PerHour(2)},
 	}
 	path := filepath.Join(t.TempDir(), "limits.db")
-	owner, guest := newTestServerAt(t, path, &now, maps.Clone(names)), newTestServerAt(t, path, &now, names)
+	owner, guest := newTestServerAt(t, path, clock, names), newTestServerAt(t, path, clock, names)
 	for _, s := range []*server{owner, guest} {
 		c := &serveConn{server: s, known: true}
 		for _, step := range [][2]string{
@@ -540,9 +527,7 @@ func TestServeWaitLeaves(t *testing.T) {
 
 // A wait leaves nothing behind in the context that lives as long as the server.
 func TestServeWaitForgets(t *testing.T) {
-	var now atomic.Int64
-	now.Store(time.Now().UnixNano())
-	s := newTestServerWith(t, &now, stint.Names{2: {Label: "Rate", Limit: stint.PerHour(2)}})
+	s := newTestServer(t, modeltest.NewClock(), stint.Names{2: {Label: "Rate", Limit: stint.PerHour(2)}})
 	ending := &countedContext{Context: t.Context(), done: make(chan struct{})}
 	s.ending = ending
 	ours, its := net.Pipe()
@@ -646,25 +631,20 @@ func TestServeTakesOver(t *testing.T) {
 	c := dialResp(t, first.at[0])
 	replies(t, "[0 10 9 -1 3600]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
 	second := startServe(t, 0, nil, "--db", db, "--durability", "synced")
-	for !strings.Contains(second.line(t), "waiting to take over") {
-	}
+	second.lineWith(t, "waiting to take over")
 	replies(t, "[0 10 8 -1 7200]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
 	first.kill()
-	for !servingAt.MatchString(second.line(t)) {
-	}
+	second.lineWith(t, "stint: serving ")
 	c = dialResp(t, first.at[0])
 	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
 	third := startServe(t, 0, nil, "--db", db)
-	for !strings.Contains(third.line(t), "waiting to take over") {
-	}
+	third.lineWith(t, "waiting to take over")
 	require.Equal(t, 0, second.end(t))
-	for !servingAt.MatchString(third.line(t)) {
-	}
+	third.lineWith(t, "stint: serving ")
 	c = dialResp(t, first.at[0])
 	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600 0"), "")
 	waiting := startServe(t, 0, nil, "--db", db)
-	for !strings.Contains(waiting.line(t), "waiting to take over") {
-	}
+	waiting.lineWith(t, "waiting to take over")
 	assert.Equal(t, 0, waiting.end(t), "a server that waits ends, too")
 }
 
@@ -806,9 +786,6 @@ func TestServeSystemd(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	require.NoError(t, err)
 	defer l.Close()
-	file, err := l.File()
-	require.NoError(t, err)
-	defer file.Close()
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "n"), Net: "unixgram"})
 	require.NoError(t, err)
 	defer notify.Close()
@@ -819,7 +796,7 @@ func TestServeSystemd(t *testing.T) {
 		return string(b[:n])
 	}
 	s := startServe(t, 0, func(cmd *exec.Cmd) {
-		passSockets(t, cmd, file)
+		passSockets(t, cmd, l)
 		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+notify.LocalAddr().String())
 	}, "--db", db, "--listen", "127.0.0.1:0")
 	s.lineWith(t, "systemd passed 1 socket: --listen is not used")
@@ -834,12 +811,17 @@ func TestServeSystemd(t *testing.T) {
 }
 
 // passSockets lets a command start with sockets, as systemd does.
-func passSockets(t *testing.T, cmd *exec.Cmd, sockets ...*os.File) {
+func passSockets(t *testing.T, cmd *exec.Cmd, sockets ...interface{ File() (*os.File, error) }) {
 	sh, err := exec.LookPath("sh")
 	require.NoError(t, err)
 	script := fmt.Sprintf(`LISTEN_PID=$$ LISTEN_FDS=%d exec "$@"`, len(sockets))
 	cmd.Path, cmd.Args = sh, append([]string{"sh", "-c", script, "sh"}, cmd.Args...)
-	cmd.ExtraFiles = sockets
+	for _, l := range sockets {
+		file, err := l.File()
+		require.NoError(t, err)
+		t.Cleanup(func() { file.Close() })
+		cmd.ExtraFiles = append(cmd.ExtraFiles, file)
+	}
 }
 
 // While servers end and begin, with sockets that systemd keeps, clients that
@@ -855,16 +837,9 @@ func TestServeRestarts(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer tcp.Close()
-	var sockets []*os.File
-	for _, l := range []interface{ File() (*os.File, error) }{unix, tcp.(*net.TCPListener)} {
-		file, err := l.File()
-		require.NoError(t, err)
-		defer file.Close()
-		sockets = append(sockets, file)
-	}
 	db := serveDB(t)
 	start := func() *servedProcess {
-		return startServe(t, 2, func(cmd *exec.Cmd) { passSockets(t, cmd, sockets...) }, "--db", db)
+		return startServe(t, 2, func(cmd *exec.Cmd) { passSockets(t, cmd, unix, tcp.(*net.TCPListener)) }, "--db", db)
 	}
 	s := start()
 	var end atomic.Bool
@@ -977,41 +952,24 @@ func TestServeSameAddress(t *testing.T) {
 		{":6390", "127.0.0.1:6390"},
 		{"[::]:6390", "127.0.0.1:6390"},
 	} {
-		r := runArgs(t, "serve", "--db", db, "--password-file", secret, "--listen", twice[0], "--listen", twice[1])
-		assert.Equal(t, statusUsage, r.status)
-		assert.Contains(t, r.stderr, "--listen "+twice[1]+": is there twice: --listen "+twice[0]+" listens there, too")
+		fails(t, statusUsage, "--listen "+twice[1]+": is there twice: --listen "+twice[0]+" listens there, too",
+			"serve", "--db", db, "--password-file", secret, "--listen", twice[0], "--listen", twice[1])
 	}
 	assert.True(t, sameAddress("localhost:6390", "localhost:6390"))
-	assert.False(t, sameAddress("127.0.0.1:0", "localhost:0"))
-	assert.False(t, sameAddress("127.0.0.1:6390", "127.0.0.1:6391"))
-	assert.False(t, sameAddress("0.0.0.0:6390", "127.0.0.1:6391"))
-	assert.False(t, sameAddress("0.0.0.0:6390", "[::1]:6390"))
-	assert.False(t, sameAddress("a", "b"))
-	assert.False(t, sameAddress("a", "127.0.0.1:6390"))
-}
-
-// DEL counts a bucket once, however often its key is there.
-func TestServeDeletesOnce(t *testing.T) {
-	s := startServe(t, 1, nil, "--db", serveDB(t))
-	c := dialResp(t, s.at[0])
-	assert.Equal(t, "[0 2 1 -1 60]\n1\n0", c.do(t, "CL.THROTTLE a 1 1 60\nDEL a a\nDEL a a"))
+	for _, two := range [][2]string{
+		{"127.0.0.1:0", "localhost:0"}, {"127.0.0.1:6390", "127.0.0.1:6391"}, {"0.0.0.0:6390", "127.0.0.1:6391"},
+		{"0.0.0.0:6390", "[::1]:6390"}, {"a", "b"}, {"a", "127.0.0.1:6390"},
+	} {
+		assert.False(t, sameAddress(two[0], two[1]), two)
+	}
 }
 
 // INFO reports what operators look for, STINT.HEALTH what keeps the server from
 // saving, and --metrics the counts of all limits.
 func TestServeReports(t *testing.T) {
-	s := startServe(t, 0, nil, "--db", serveDB(t), "--metrics", "127.0.0.1:0")
-	line := s.line(t)
-	for !strings.Contains(line, "serving counts at ") {
-		line = s.line(t)
-	}
-	_, url, _ := strings.Cut(strings.TrimSpace(line), "serving counts at ")
-	for s.at == nil {
-		if m := servingAt.FindStringSubmatch(s.line(t)); m != nil {
-			s.at = append(s.at, m[1])
-		}
-	}
-	c := dialResp(t, s.at[0])
+	s := startServe(t, 2, nil, "--db", serveDB(t), "--metrics", "127.0.0.1:0")
+	url := s.at[0]
+	c := dialResp(t, s.at[1])
 	assert.Equal(t, "OK", c.do(t, "STINT.HEALTH"))
 	c.do(t, "CL.THROTTLE a 0 1 60\nCL.THROTTLE a 0 1 60\nCL.THROTTLE b 0 1 60")
 	info := c.do(t, "INFO")
@@ -1026,4 +984,27 @@ func TestServeReports(t *testing.T) {
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
 	assert.Regexp(t, `(?m)^stint_decisions_total\{.*CL\.THROTTLE.*denied.*\} 1$`, string(text))
+}
+
+// A page in a browser can send a request to a port of the same machine. Its body
+// must not be read as commands.
+func TestServeWeb(t *testing.T) {
+	db := serveDB(t)
+	s := startServe(t, 1, nil, "--db", db, "--listen", "127.0.0.1:0")
+	const spent = "CL.THROTTLE user:1 2 3 86400"
+	c := dialResp(t, s.at[0])
+	require.Equal(t, "[0 3 2 -1 28800]", c.do(t, spent))
+	for _, request := range []string{
+		"POST / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
+		"GET / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
+		"put / HTTP/1.1\r\nhost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
+	} {
+		web := dialResp(t, s.at[0])
+		_, err := io.WriteString(web, request)
+		require.NoError(t, err)
+		answer, err := io.ReadAll(web.in)
+		require.NoError(t, err)
+		assert.Regexp(t, `^(-ERR unknown command .*\r\n)?-ERR this is not an HTTP server\r\n$`, string(answer))
+	}
+	replies(t, "[0 3 1 -1 57600]", c.do(t, spent), spent)
 }
