@@ -102,9 +102,26 @@ func goRedis(_ *testing.T, network, address string) client {
 	}
 }
 
-func dialer(network string) func(context.Context, string, *net.Dialer) (net.Conn, error) {
-	return func(ctx context.Context, address string, d *net.Dialer) (net.Conn, error) {
-		return d.DialContext(ctx, network, address)
+// building returns a client of rueidis or of valkey-go, which have one API.
+func building[C any, R interface{ AsIntSlice() ([]int64, error) }](build func(key string) C,
+	do func(context.Context, C) R, doMulti func(context.Context, ...C) []R, end func()) client {
+	return client{
+		func(ctx context.Context, key string) ([]int64, error) { return do(ctx, build(key)).AsIntSlice() },
+		func(ctx context.Context, keys ...string) (all [][]int64, err error) {
+			var cmds []C
+			for _, key := range keys {
+				cmds = append(cmds, build(key))
+			}
+			for _, r := range doMulti(ctx, cmds...) {
+				one, err := r.AsIntSlice()
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, one)
+			}
+			return all, nil
+		},
+		end,
 	}
 }
 
@@ -112,7 +129,7 @@ func useRueidis(t *testing.T, network, address string) client {
 	o := rueidis.ClientOption{InitAddress: []string{address}}
 	if network == "unix" {
 		o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return dialer(network)(ctx, address, d)
+			return d.DialContext(ctx, network, address)
 		}
 	}
 	c, err := rueidis.NewClient(o)
@@ -120,31 +137,14 @@ func useRueidis(t *testing.T, network, address string) client {
 	build := func(key string) rueidis.Completed {
 		return c.B().Arbitrary("CL.THROTTLE").Keys(key).Args(fmt.Sprint(burst), fmt.Sprint(count), fmt.Sprint(period)).Build()
 	}
-	return client{
-		func(ctx context.Context, key string) ([]int64, error) { return c.Do(ctx, build(key)).AsIntSlice() },
-		func(ctx context.Context, keys ...string) (all [][]int64, err error) {
-			var cmds []rueidis.Completed
-			for _, key := range keys {
-				cmds = append(cmds, build(key))
-			}
-			for _, r := range c.DoMulti(ctx, cmds...) {
-				one, err := r.AsIntSlice()
-				if err != nil {
-					return nil, err
-				}
-				all = append(all, one)
-			}
-			return all, nil
-		},
-		c.Close,
-	}
+	return building(build, c.Do, c.DoMulti, c.Close)
 }
 
 func valkeyGo(t *testing.T, network, address string) client {
 	o := valkey.ClientOption{InitAddress: []string{address}}
 	if network == "unix" {
 		o.DialCtxFn = func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return dialer(network)(ctx, address, d)
+			return d.DialContext(ctx, network, address)
 		}
 	}
 	c, err := valkey.NewClient(o)
@@ -152,24 +152,7 @@ func valkeyGo(t *testing.T, network, address string) client {
 	build := func(key string) valkey.Completed {
 		return c.B().Arbitrary("CL.THROTTLE").Keys(key).Args(fmt.Sprint(burst), fmt.Sprint(count), fmt.Sprint(period)).Build()
 	}
-	return client{
-		func(ctx context.Context, key string) ([]int64, error) { return c.Do(ctx, build(key)).AsIntSlice() },
-		func(ctx context.Context, keys ...string) (all [][]int64, err error) {
-			var cmds []valkey.Completed
-			for _, key := range keys {
-				cmds = append(cmds, build(key))
-			}
-			for _, r := range c.DoMulti(ctx, cmds...) {
-				one, err := r.AsIntSlice()
-				if err != nil {
-					return nil, err
-				}
-				all = append(all, one)
-			}
-			return all, nil
-		},
-		c.Close,
-	}
+	return building(build, c.Do, c.DoMulti, c.Close)
 }
 
 // Each client throttles, over TCP and a Unix socket, alone and in a pipeline, and
