@@ -10,13 +10,7 @@ import (
 // Random changes to what clients send give commands or a ProtocolError, within
 // the bounds. FuzzReader looks for other inputs.
 func TestReaderRandom(t *testing.T) {
-	inputs := 200_000
-	if testlength.Long {
-		inputs = 10_000_000
-		if testing.Short() {
-			inputs = 2_000_000
-		}
-	}
+	inputs := testlength.Of(10_000_000, 200_000)
 	random := rand.New(rand.NewPCG(1, uint64(inputs)))
 	seeds := []string{"*1\r\n$4\r\nPING\r\n", "*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$0\r\n\r\n", "PING \"a\" b\r\n", "*-1\r\n*0\r\n",
 		"*5\r\n$11\r\nCL.THROTTLE\r\n$6\r\nuser:1\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n", "*64\r\n", "$16384\r\n", "*2\r\n$9\r\n"}

@@ -14,19 +14,24 @@ import (
 )
 
 // commands returns the commands of what a client sends, as %q of their
-// arguments, and the error at the end.
-func commands(from io.Reader) (got []string, err error) {
+// arguments, and the error at the end. It checks the bounds.
+func commands(t *testing.T, from io.Reader) (got []string, err error) {
 	r := NewReader(from)
 	for {
 		command, err := r.Next()
+		require.LessOrEqual(t, r.Size(), MaxBytes+24*2*MaxArgs)
 		if err != nil {
+			require.True(t, errors.As(err, new(ProtocolError)), err)
 			return got, err
 		}
-		if command != nil {
-			got = append(got, fmt.Sprintf("%q", command))
-		} else if err := r.Fill(); err != nil {
-			return got, err
+		if command == nil {
+			if err := r.Fill(); err != nil {
+				return got, err
+			}
+			continue
 		}
+		require.LessOrEqual(t, len(command), MaxArgs)
+		got = append(got, fmt.Sprintf("%q", command))
 	}
 }
 
@@ -71,7 +76,7 @@ func TestReader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, from := range []io.Reader{strings.NewReader(c.sent), iotest.OneByteReader(strings.NewReader(c.sent)),
 				iotest.DataErrReader(strings.NewReader(c.sent))} {
-				got, err := commands(from)
+				got, err := commands(t, from)
 				assert.Equal(t, c.want, got)
 				if c.err == "" {
 					assert.Equal(t, io.EOF, err)
@@ -141,9 +146,9 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// read is commands of sent in random portions, and checks the bounds.
+// read is commands of sent in random portions.
 func read(t *testing.T, sent []byte, random *rand.Rand) (got []string, err error) {
-	r := NewReader(readerFunc(func(b []byte) (int, error) {
+	return commands(t, readerFunc(func(b []byte) (int, error) {
 		if len(sent) == 0 {
 			return 0, io.EOF
 		}
@@ -154,22 +159,6 @@ func read(t *testing.T, sent []byte, random *rand.Rand) (got []string, err error
 		sent = sent[n:]
 		return n, nil
 	}))
-	for {
-		command, err := r.Next()
-		require.LessOrEqual(t, r.Size(), MaxBytes+24*2*MaxArgs)
-		if err != nil {
-			require.True(t, errors.As(err, new(ProtocolError)), err)
-			return got, err
-		}
-		if command == nil {
-			if err := r.Fill(); err != nil {
-				return got, err
-			}
-			continue
-		}
-		require.LessOrEqual(t, len(command), MaxArgs)
-		got = append(got, fmt.Sprintf("%q", command))
-	}
 }
 
 type readerFunc func(b []byte) (int, error)
