@@ -148,34 +148,27 @@ func TestMistakesInOverridesOfShares(t *testing.T) {
 
 func TestWrongTrees(t *testing.T) {
 	for _, c := range []struct {
-		change func(ns stint.Names)
-		want   string
+		name stint.Name
+		spec stint.NameSpec
+		want string
 	}{
-		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", Parent: 9} },
-			"Tenant: its Parent, Name 9, is not declared"},
-		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", Floor: 3} },
-			"Tenant: it has a Floor and no Parent: want both, or no Floor"},
-		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", Parent: 1, Floor: 9} },
-			"Tenant: its Floor, Name 9, is not declared"},
-		{func(ns stint.Names) { ns[2] = stint.NameSpec{Label: "Tenant", Parent: 1, Floor: 1} },
+		{2, stint.NameSpec{Label: "Tenant", Parent: 9}, "Tenant: its Parent, Name 9, is not declared"},
+		{2, stint.NameSpec{Label: "Tenant", Floor: 3}, "Tenant: it has a Floor and no Parent: want both, or no Floor"},
+		{2, stint.NameSpec{Label: "Tenant", Parent: 1, Floor: 9}, "Tenant: its Floor, Name 9, is not declared"},
+		{2, stint.NameSpec{Label: "Tenant", Parent: 1, Floor: 1},
 			"Tenant: its Floor, Total, is itself or its Parent: want another limit"},
-		{func(ns stint.Names) {
-			ns[2] = stint.NameSpec{Label: "Tenant", ID: stint.IPAddress, Parent: 1, Floor: 3}
-		},
+		{2, stint.NameSpec{Label: "Tenant", ID: stint.IPAddress, Parent: 1, Floor: 3},
 			"Tenant: its Floor, TenantFloor, has ids of format anyID: want ipAddress, and no Override"},
-		{func(ns stint.Names) { ns[6] = stint.NameSpec{Label: "Other", Parent: 1, Floor: 3} },
+		{6, stint.NameSpec{Label: "Other", Parent: 1, Floor: 3},
 			"Other: its Floor, TenantFloor, is also the Floor of Tenant: want a Floor for each"},
-		{func(ns stint.Names) { ns[3] = stint.NameSpec{Label: "TenantFloor", Parent: 1} },
+		{3, stint.NameSpec{Label: "TenantFloor", Parent: 1},
 			"Tenant: its Floor, TenantFloor, has a Parent or a Floor: want a limit with neither"},
-		{func(ns stint.Names) { ns[6] = stint.NameSpec{Label: "Other", Parent: 4} },
-			"Other: its Parent, Batch, has a Parent: want two levels"},
-		{func(ns stint.Names) { ns[6] = stint.NameSpec{Label: "Other", Parent: 5} },
-			"Batch: its Floor, BatchFloor, is the Parent of Other"},
-		{func(ns stint.Names) { ns[1] = stint.NameSpec{Label: "Total", ID: stint.Shared, Parent: 1} },
-			"Total: its Parent leads back to it: Total, Total"},
+		{6, stint.NameSpec{Label: "Other", Parent: 4}, "Other: its Parent, Batch, has a Parent: want two levels"},
+		{6, stint.NameSpec{Label: "Other", Parent: 5}, "Batch: its Floor, BatchFloor, is the Parent of Other"},
+		{1, stint.NameSpec{Label: "Total", ID: stint.Shared, Parent: 1}, "Total: its Parent leads back to it: Total, Total"},
 	} {
 		names := tenants()
-		c.change(names)
+		names[c.name] = c.spec
 		_, err := Parse(names, []byte("{}"))
 		require.Contains(t, lines(err), "stint: "+c.want)
 	}
