@@ -1,6 +1,7 @@
 package statuspage
 
 import (
+	"errors"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
@@ -23,8 +24,7 @@ func post(p *Page, form string, fields ...string) *httptest.ResponseRecorder {
 var fromPage = []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://page.example"}
 
 func TestPageActions(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, &Options{AllowReset: true})
+	p, lim, clock := newPage(t, &Options{AllowReset: true}, nil)
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
 	require.Equal(t, 429, ask(6, ""))
 	token := p.report().limit("address").MostDenied[0].Token
@@ -32,13 +32,13 @@ func TestPageActions(t *testing.T) {
 	require.NotContains(t, overview, "<button name", "no click in a row that moves changes anything")
 	require.Contains(t, overview, `aria-label="Reset `+client.ID+`">Reset…</a>`)
 
-	heldFor := func() time.Duration {
+	bucket := func() (left int64, heldFor time.Duration) {
 		b, err := lim.Bucket(client)
 		require.NoError(t, err)
 		if b.HeldUntil.IsZero() {
-			return 0
+			return b.Remaining, 0
 		}
-		return b.HeldUntil.Sub(lim.Now())
+		return b.Remaining, b.HeldUntil.Sub(lim.Now())
 	}
 	for _, tc := range []struct {
 		form     string
@@ -55,7 +55,7 @@ func TestPageActions(t *testing.T) {
 		{"for=1h&hold=", []string{"Hold <bdi>192.0.2.1</bdi>?"}, 5, time.Hour},
 		{"reset=", []string{"Held until 2001-09-09 02:46 UTC, for 1h more"}, 5, 0},
 	} {
-		left, held := func() int64 { b, _ := lim.Bucket(client); return b.Remaining }(), heldFor()
+		left, held := bucket()
 		question := get(p, "?"+tc.form+token)
 		require.Equal(t, 200, question.Code)
 		require.Empty(t, question.Header().Get("Refresh"), "it stands still")
@@ -64,16 +64,16 @@ func TestPageActions(t *testing.T) {
 			require.Contains(t, body, text)
 		}
 		require.NotContains(t, body, "<table")
-		require.Equal(t, left, func() int64 { b, _ := lim.Bucket(client); return b.Remaining }())
-		require.Equal(t, held, heldFor(), "a question changes nothing")
+		stillLeft, stillHeld := bucket()
+		require.Equal(t, left, stillLeft, "a question changes nothing")
+		require.Equal(t, held, stillHeld, "a question changes nothing")
 
 		res := post(p, tc.form+token, fromPage...)
 		require.Equal(t, 303, res.Code, tc.form)
 		require.Equal(t, "?id=192.0.2.1", res.Header().Get("Location"))
-		b, err := lim.Bucket(client)
-		require.NoError(t, err)
-		require.Equal(t, tc.left, b.Remaining)
-		require.Equal(t, tc.held, heldFor())
+		left, held = bucket()
+		require.Equal(t, tc.left, left)
+		require.Equal(t, tc.held, held)
 	}
 	require.Empty(t, p.report().limit("address").Fullest, "the next view shows it")
 	require.Equal(t, 200, ask(5, ""))
@@ -88,7 +88,7 @@ func TestPageActions(t *testing.T) {
 	}
 	require.Equal(t, 404, get(p, "?hold=0000").Code)
 	require.Equal(t, 404, get(p, "?end="+p.bucketID(stint.Name(99).Key("x")).Token).Code)
-	clock.pass(time.Second)
+	clock.Advance(time.Second)
 
 	t.Run("not allowed", func(t *testing.T) {
 		p := New(lim, nil)
@@ -103,14 +103,14 @@ func TestPageActions(t *testing.T) {
 			require.Contains(t, body, "2001-09-09 02:46 UTC")
 			require.NotContains(t, body, "…</a>")
 		}
-		require.Equal(t, time.Hour, heldFor())
+		_, held := bucket()
+		require.Equal(t, time.Hour, held)
 	})
 }
 
 // A page of another site must not make an operator's browser send a form.
 func TestPageForgedForms(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, &Options{AllowReset: true})
+	p, lim, clock := newPage(t, &Options{AllowReset: true}, nil)
 	reset := "reset=" + p.bucketID(client).Token
 	question := get(p, "?"+reset).Body.String()
 	form := regexp.MustCompile(`name="form" value="([^"]+)"`).FindStringSubmatch(question)[1]
@@ -147,15 +147,14 @@ func TestPageForgedForms(t *testing.T) {
 			require.NoError(t, lim.Reset(client))
 		})
 	}
-	clock.pass(formLife)
+	clock.Advance(formLife)
 	require.Equal(t, 403, post(p, own, proxied...).Code, "it is too old")
 }
 
 func TestPageSearch(t *testing.T) {
-	lim, clock := newLimiter(t, nil, map[stint.Name]stint.Limit{perKey: stint.Blocked})
-	p := New(lim, &Options{AllowReset: true})
+	p, lim, clock := newPage(t, &Options{AllowReset: true}, map[stint.Name]stint.Limit{perKey: stint.Blocked})
 	require.True(t, lim.Allow(client))
-	require.NoError(t, errorOf(lim.Hold(off.Key(client.ID), clock.now().Add(time.Hour))))
+	require.NoError(t, errorOf(lim.Hold(off.Key(client.ID), clock.Now().Add(time.Hour))))
 	for _, id := range []string{"192.0.2.1", "::ffff:192.0.2.1"} {
 		res := get(p, "?id="+id)
 		require.Empty(t, res.Header().Get("Refresh"))
@@ -182,4 +181,23 @@ func TestPageSearch(t *testing.T) {
 		require.Contains(t, get(p, "").Body.String(), `<a class="id" href="?id=">everyone</a>`)
 		require.Contains(t, get(p, "?id=").Body.String(), "everyone</span> · 5/1m")
 	})
+}
+
+// fullDisk is a Limiter that can make no hold durable.
+type fullDisk struct{ *stint.Limiter }
+
+func (fullDisk) Hold(stint.Key, time.Time) (time.Time, error) {
+	return time.Time{}, errors.New("the disk is full")
+}
+
+// A hold that cannot get longer stays as it was.
+func TestLongerHoldThatFails(t *testing.T) {
+	lim, _ := newLimiter(t, nil, nil)
+	until, err := lim.Hold(client, lim.Now().Add(time.Hour))
+	require.NoError(t, err)
+	p := New(fullDisk{lim}, &Options{AllowReset: true})
+	require.Equal(t, 503, post(p, "for=24h&hold="+p.bucketID(client).Token, fromPage...).Code)
+	b, err := lim.Bucket(client)
+	require.NoError(t, err)
+	require.True(t, b.HeldUntil.Equal(until), "until %v", b.HeldUntil)
 }

@@ -17,7 +17,7 @@ import (
 func TestReportHeld(t *testing.T) {
 	path, clock := filepath.Join(t.TempDir(), "stint.db"), newClock()
 	open := func() *stint.Limiter {
-		lim, err := stint.Open(path, testLimits(t, nil), &stint.Options{Now: clock.now})
+		lim, err := stint.Open(path, testLimits(t, nil), &stint.Options{Now: clock.Now})
 		require.NoError(t, err)
 		return lim
 	}
@@ -26,9 +26,9 @@ func TestReportHeld(t *testing.T) {
 		Key: httplimit.ByIP(perAddress), LockOut: time.Hour, LockOutMax: 24 * time.Hour,
 	})
 	require.Equal(t, 429, ask(6, ""))
-	require.NoError(t, errorOf(lim.Hold(perKey.Key("short"), clock.now().Add(time.Minute))))
+	require.NoError(t, errorOf(lim.Hold(perKey.Key("short"), clock.Now().Add(time.Minute))))
 	require.NoError(t, lim.Close())
-	clock.pass(20 * time.Minute)
+	clock.Advance(20 * time.Minute)
 	lim = open()
 	defer lim.Close()
 	p := New(lim, &Options{AllowReset: true})
@@ -41,7 +41,7 @@ func TestReportHeld(t *testing.T) {
 	require.Len(t, rep.Held, 1)
 	h := rep.Held[0]
 	require.Equal(t, []any{"address", client.ID, 2400.0}, []any{h.Label, h.ID, h.HeldFor})
-	require.True(t, clock.now().Add(40*time.Minute).Equal(h.Until))
+	require.True(t, clock.Now().Add(40*time.Minute).Equal(h.Until))
 	require.Equal(t, 303, post(p, "end="+h.Token).Code)
 	require.Empty(t, p.report().Held)
 	require.Equal(t, "[]", string(must(json.Marshal(p.report().Held))))
@@ -50,19 +50,18 @@ func TestReportHeld(t *testing.T) {
 func must(b []byte, _ error) []byte { return b }
 
 func TestReportManyHeld(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, clock := newPage(t, nil, nil)
 	require.NotContains(t, get(p, "").Body.String(), "<h2>Held</h2>")
 	const n = 5 * shownHolds / 2
 	for i := range n {
-		require.NoError(t, errorOf(lim.Hold(perKey.Key(fmt.Sprint("held-", i)), clock.now().Add(time.Duration(i+1)*time.Minute))))
+		require.NoError(t, errorOf(lim.Hold(perKey.Key(fmt.Sprint("held-", i)), clock.Now().Add(time.Duration(i+1)*time.Minute))))
 	}
 	require.True(t, lim.Allow(client))
 	for range 7 { // 5 tokens, then the queue
 		_, err := lim.Reserve(failures.Key("queued").Cost(1))
 		require.NoError(t, err)
 	}
-	clock.pass(time.Second)
+	clock.Advance(time.Second)
 	rep := p.report()
 	require.EqualValues(t, n, rep.Holds)
 	require.EqualValues(t, 2, rep.Waiting)
@@ -87,7 +86,7 @@ func TestReportManyHeld(t *testing.T) {
 		limits, err := stint.NewLimits(stint.Names{failures: testNames[failures]})
 		require.NoError(t, err)
 		require.NoError(t, lim.SetLimits(limits))
-		clock.pass(time.Second)
+		clock.Advance(time.Second)
 		require.Zero(t, p.report().Holds)
 	})
 }

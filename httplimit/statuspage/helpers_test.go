@@ -4,14 +4,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/rules"
 )
 
@@ -47,27 +46,31 @@ func testLimits(t testing.TB, others map[stint.Name]stint.Limit) *stint.Limits {
 	return all
 }
 
-// testClock stands still until pass.
-type testClock struct {
-	base time.Time
-	gone atomic.Int64
+// newClock returns a clock at 2001-09-09 01:46:40 UTC.
+func newClock() *modeltest.Clock {
+	clock := modeltest.NewClock()
+	clock.Set(1e18)
+	return clock
 }
 
-func newClock() *testClock                { return &testClock{base: time.Unix(1_000_000_000, 0)} }
-func (c *testClock) now() time.Time       { return c.base.Add(time.Duration(c.gone.Load())) }
-func (c *testClock) pass(d time.Duration) { c.gone.Add(int64(d)) }
-
 // newLimiter returns a Limiter of testLimits with a store, or a MemStore.
-func newLimiter(t testing.TB, store stint.Store, others map[stint.Name]stint.Limit) (*stint.Limiter, *testClock) {
+func newLimiter(t testing.TB, store stint.Store, others map[stint.Name]stint.Limit) (*stint.Limiter, *modeltest.Clock) {
 	t.Helper()
 	if store == nil {
 		store = stint.NewMemStore()
 	}
 	clock := newClock()
-	lim, err := stint.New(store, testLimits(t, others), &stint.Options{Now: clock.now})
+	lim, err := stint.New(store, testLimits(t, others), &stint.Options{Now: clock.Now})
 	require.NoError(t, err)
 	t.Cleanup(func() { lim.Close() })
 	return lim, clock
+}
+
+// newPage returns a page of newLimiter's Limiter with a MemStore.
+func newPage(t testing.TB, opts *Options, others map[stint.Name]stint.Limit) (*Page, *stint.Limiter, *modeltest.Clock) {
+	t.Helper()
+	lim, clock := newLimiter(t, nil, others)
+	return New(lim, opts), lim, clock
 }
 
 // asker returns a function that sends requests with an X-Key through the

@@ -33,7 +33,7 @@ func TestPageHTML(t *testing.T) {
 	)
 	require.NoError(t, err)
 	store := faultyStore{Store: stint.NewMemStore(), save: func() error { return errors.New("disk full") }}
-	lim, err := stint.New(store, limits, &stint.Options{Now: newClock().now})
+	lim, err := stint.New(store, limits, &stint.Options{Now: newClock().Now})
 	require.NoError(t, err)
 	defer lim.Close()
 	p := New(lim, &Options{Title: "A & B"})
@@ -89,28 +89,28 @@ func TestTexts(t *testing.T) {
 func TestPageCalendar(t *testing.T) {
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	require.NoError(t, err)
-	lim, clock := newLimiter(t, nil, map[stint.Name]stint.Limit{perAddress: stint.EachMonth(5, pacific)})
-	p := New(lim, &Options{AllowReset: true})
+	others := map[stint.Name]stint.Limit{perAddress: stint.EachMonth(5, pacific)}
+	p, lim, clock := newPage(t, &Options{AllowReset: true}, others)
 	search := func() string { return get(p, "?id="+client.ID).Body.String() }
 	const what = "</span> · 5 on the first of each month at 00:00 America/Los_Angeles</p>\n"
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
 	require.Equal(t, 200, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(2, ""))
 	require.Contains(t, search(), what+"<p>3 of 5 left, resets on 1 October at 00:00 America/Los_Angeles</p>")
 
-	clock.pass(time.Second) // a report is at most that old
+	clock.Advance(time.Second) // a report is at most that old
 	l := p.report().limit("address")
 	require.Equal(t, "5/month@America/Los_Angeles", l.Limit)
 	require.Len(t, l.Fullest, 1)
-	untilReset := time.Date(2001, 10, 1, 0, 0, 0, 0, pacific).Sub(clock.now()).Seconds()
+	untilReset := time.Date(2001, 10, 1, 0, 0, 0, 0, pacific).Sub(clock.Now()).Seconds()
 	l.Fullest[0].bucketID = bucketID{}
 	require.Equal(t, bucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
 	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>22d6h</td>")
 	require.Contains(t, get(p, "").Body.String(), `<th scope="col">resets in</th>`)
 	require.Contains(t, get(p, "").Body.String(), `<p class="what">5 on the first of each month at 00:00 America/Los_Angeles`)
 
-	clock.pass(time.Duration(untilReset) * time.Second)
+	clock.Advance(time.Duration(untilReset) * time.Second)
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
-	clock.pass(time.Second)
+	clock.Advance(time.Second)
 	require.Empty(t, p.report().limit("address").Fullest)
 
 	monthly := stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second)
@@ -121,8 +121,7 @@ func TestPageCalendar(t *testing.T) {
 
 // Requests in flight are shown: now, at most, and denied.
 func TestPageInFlight(t *testing.T) {
-	lim, _ := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, _ := newPage(t, nil, nil)
 	entered, release := make(chan bool), make(chan bool)
 	h := httplimit.Middleware(lim, &httplimit.Options{Observers: []httplimit.Observer{p.Observer()}},
 		httplimit.Rule{Key: httplimit.ByIP(perAddress), InFlight: 2})(http.HandlerFunc(

@@ -19,12 +19,11 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, clock := newPage(t, nil, nil)
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)}, httplimit.Rule{Key: byKey, Optional: true})
 	ask(8, "")
 	ask(1, "k")
-	clock.pass(12 * time.Second)
+	clock.Advance(12 * time.Second)
 	ask(1, "k")
 
 	res := get(p, "?format=json")
@@ -56,11 +55,10 @@ func TestReport(t *testing.T) {
 
 // Buckets with the longest wait come first, then those with the fewest tokens.
 func TestReportFullestFirst(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, clock := newPage(t, nil, nil)
 	ask := asker(p, httplimit.Rule{Key: byKey})
 	ask(4, "refilled")
-	clock.pass(36 * time.Second)
+	clock.Advance(36 * time.Second)
 	ask(3, "fuller")
 	ask(1, "held")
 	require.NoError(t, errorOf(lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour))))
@@ -74,17 +72,16 @@ func TestReportFullestFirst(t *testing.T) {
 // The chart is exact about when observed decisions were made, and about how
 // many others there were.
 func TestReportChart(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, clock := newPage(t, nil, nil)
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
 	burst := func() { // 5 are allowed, 95 denied
 		for range 100 {
 			ask(1, "")
-			clock.pass(5 * time.Millisecond)
+			clock.Advance(5 * time.Millisecond)
 		}
 	}
 	history := func(pass time.Duration) (allowed, denied []float64) {
-		clock.pass(pass)
+		clock.Advance(pass)
 		l := p.report().limit("address")
 		return l.AllowedHistory, l.DeniedHistory
 	}
@@ -92,7 +89,7 @@ func TestReportChart(t *testing.T) {
 	burst()
 	for range 24 {
 		require.True(t, lim.Allow(perAddress.Key("192.0.2.99")))
-		clock.pass(10 * time.Second)
+		clock.Advance(10 * time.Second)
 	}
 	allowed, denied := history(-500 * time.Millisecond)
 	require.Len(t, allowed, slots-1)
@@ -107,7 +104,7 @@ func TestReportChart(t *testing.T) {
 	}
 
 	burst() // right after a sample; a request takes the next sample
-	clock.pass(100 * time.Second)
+	clock.Advance(100 * time.Second)
 	ask(1, "")
 	allowed, denied = history(4500 * time.Millisecond)
 	first = slots - 1 - 21
@@ -125,8 +122,7 @@ func TestReportChart(t *testing.T) {
 // A denial by a Shadow rule is not listed as a denial, and a check of a rule
 // with Count not as a spend.
 func TestReportShadowAndAfter(t *testing.T) {
-	lim, _ := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, _ := newPage(t, nil, nil)
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress), Shadow: true}, httplimit.Rule{Key: byKey},
 		httplimit.Rule{Key: httplimit.ByIP(failures), Count: httplimit.AuthFailed})
 	require.Equal(t, 200, ask(5, "k"))
@@ -206,11 +202,10 @@ func TestReportDocumentation(t *testing.T) {
 }
 
 func TestReportReuse(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, _, clock := newPage(t, nil, nil)
 	first := p.report()
 	require.Same(t, first, p.report())
-	clock.pass(time.Second)
+	clock.Advance(time.Second)
 	require.NotSame(t, first, p.report())
 }
 
@@ -239,12 +234,12 @@ func TestObserver(t *testing.T) {
 		done := make(chan *report)
 		go func() { done <- p.report() }()
 		<-loading
-		clock.pass(time.Minute)
+		clock.Advance(time.Minute)
 		p.observe(nil, allowed(perKey.Key("a"))) // a deadlock if it waits for the report
 		close(release)
 		<-done
 		p.observe(nil, allowed(perKey.Key("a")))
-		require.True(t, p.looked.Equal(clock.now()), "a sample is taken again")
+		require.True(t, p.looked.Equal(clock.Now()), "a sample is taken again")
 	})
 }
 
@@ -325,8 +320,7 @@ func TestHideIDs(t *testing.T) {
 
 // A blocked client is shown as denied, and its limit as blocked.
 func TestReportBlocked(t *testing.T) {
-	lim, _ := newLimiter(t, nil, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
-	p := New(lim, nil)
+	p, _, _ := newPage(t, nil, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
 	require.Equal(t, http.StatusTooManyRequests, ask(3, ""))
 	rep := p.report()
@@ -342,22 +336,21 @@ func TestReportBlocked(t *testing.T) {
 // A clock that is behind, as that of the next owner of a file may be, stops neither
 // the report nor the charts.
 func TestReportClockBehind(t *testing.T) {
-	lim, clock := newLimiter(t, nil, nil)
-	p := New(lim, nil)
+	p, lim, clock := newPage(t, nil, nil)
 	for _, back := range []time.Duration{0, time.Hour} {
-		clock.pass(time.Minute)
+		clock.Advance(time.Minute)
 		before := p.report()
-		clock.pass(-back)
+		clock.Advance(-back)
 		for range 5 {
 			_, err := lim.Spend(perKey.Key(back.String()), 1)
 			require.NoError(t, err)
 		}
-		clock.pass(2 * time.Second)
+		clock.Advance(2 * time.Second)
 		after := p.report()
-		require.True(t, clock.now().Equal(after.Time), "it is of %v", after.Time)
+		require.True(t, clock.Now().Equal(after.Time), "it is of %v", after.Time)
 		require.EqualValues(t, before.limit("key").Allowed+5, after.limit("key").Allowed)
 	}
-	clock.pass(slotLen)
+	clock.Advance(slotLen)
 	var sum float64
 	for _, perSecond := range p.report().limit("key").AllowedHistory {
 		sum += perSecond * slotLen.Seconds()
