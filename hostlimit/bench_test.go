@@ -63,18 +63,13 @@ func TestOwnerCost(t *testing.T) {
 	if !testlength.Long {
 		t.Skip("it measures")
 	}
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	var serving [2]*stint.Limiter // without guests, and with
 	paths := []string{filePath(t), filePath(t), filePath(t)}
 	for i := range serving {
-		serving[i], err = stint.Open(paths[i], limits, nil)
-		require.NoError(t, err)
-		defer serving[i].Close()
+		serving[i] = openAlone(t, paths[i], limits, nil)
 	}
-	server, err := Serve(serving[1], paths[1], nil)
-	require.NoError(t, err)
-	defer server.Close()
+	serveOn(t, serving[1], paths[1])
 	owner := openOn(t, paths[2], limits, nil)
 	for range 8 {
 		require.Equal(t, RoleGuest, openOn(t, paths[1], limits, nil).Role())

@@ -31,8 +31,7 @@ func TestCalendar(t *testing.T) {
 
 	key := perID.Key("a")
 	for i, l := range []*Limiter{owner, guest, smaller} {
-		d, err := l.Spend(key, 10)
-		require.NoError(t, err)
+		d := spend(t, l, key, 10)
 		require.EqualValues(t, 10*(i+1), d.Limit.Burst-d.Remaining)
 		_, end := d.Limit.PeriodAt(time.Now())
 		require.WithinDuration(t, end, time.Now().Add(d.ResetAfter), time.Minute)
@@ -41,8 +40,7 @@ func TestCalendar(t *testing.T) {
 	}
 	for _, l := range []*Limiter{owner, guest, smaller} {
 		want, _ := l.Limits().For(key)
-		b, err := l.Bucket(key)
-		require.NoError(t, err)
+		b := bucket(t, l, key)
 		require.Equal(t, want, b.Limit)
 		require.EqualValues(t, want.Burst-30, b.Remaining)
 		for b, err := range l.Buckets(perID) {
@@ -50,21 +48,17 @@ func TestCalendar(t *testing.T) {
 			require.EqualValues(t, want.Burst-30, b.Remaining)
 		}
 	}
-	_, err = guest.Reserve(key.Cost(1))
-	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorIs(t, errorOf(guest.Reserve(key.Cost(1))), errors.ErrUnsupported)
 	require.NoError(t, errorOf(guest.Wait(t.Context(), key.Cost(1))))
 
 	// The owner has no such zone. The connection stays.
 	_, err = strange.Spend(key, 1)
 	require.ErrorIs(t, err, ErrZone)
 	require.ErrorContains(t, err, `zone is "Atlantis/Sunken", want a name of the tz database`)
-	_, err = strange.Check(free.Key("a"), 1)
-	require.NoError(t, err)
+	require.NoError(t, errorOf(strange.Check(free.Key("a"), 1)))
 	_, err = guest.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.EachDay(5, tokyo).WithBurst(2)})
 	require.ErrorAs(t, err, new(*stint.ConfigError))
-	d, err := guest.Check(key, 0)
-	require.NoError(t, err)
-	require.EqualValues(t, 69, d.Remaining)
+	require.EqualValues(t, 69, check(t, guest, key).Remaining)
 }
 
 // A guest whose quotas follow another calendar asks about each bucket of a list.
@@ -75,8 +69,7 @@ func TestListBetweenOwners(t *testing.T) {
 	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, quota, nil)
 	require.Equal(t, RoleGuest, guest.Role())
 	for _, id := range []string{"a", "b", "c"} {
-		_, err := guest.Spend(perID.Key(id), 7)
-		require.NoError(t, err)
+		spend(t, guest, perID.Key(id), 7)
 	}
 	seen := 0
 	for b, err := range guest.Buckets(perID) {
@@ -94,11 +87,10 @@ func TestListBetweenOwners(t *testing.T) {
 func TestZoneBesideNewName(t *testing.T) {
 	path := filePath(t)
 	openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)}})
 	guest := openOn(t, path, limits, nil)
 	ds := make([]stint.Decision, 2)
-	err = guest.DoEach(context.Background(), []stint.Request{
+	err := guest.DoEach(context.Background(), []stint.Request{
 		{Key: perID.Key("a"), Cost: 1, Limit: stint.EachDay(5, liar(t))}, {Key: stint.Name(7).Key("a"), Cost: 1},
 	}, ds)
 	require.ErrorIs(t, err, ErrZone)
@@ -128,13 +120,11 @@ func TestCalendarChanges(t *testing.T) {
 		} else if remaining < limit.Burst {
 			want = time.Duration(limit.Burst-remaining) * limit.Interval()
 		}
-		d, err := l.Check(key, 0)
-		require.NoError(t, err)
+		d := check(t, l, key)
 		require.Equal(t, limit, d.Limit)
 		require.Equal(t, remaining, d.Remaining)
 		require.Equal(t, want, d.ResetAfter)
-		b, err := l.Bucket(key)
-		require.NoError(t, err)
+		b := bucket(t, l, key)
 		require.Equal(t, limit, b.Limit)
 		require.Equal(t, remaining, b.Remaining)
 	}
@@ -143,16 +133,10 @@ func TestCalendarChanges(t *testing.T) {
 		t.Helper()
 		require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: limit}))
 	}
-	spend := func(l *Limiter, n int64) {
-		t.Helper()
-		d, err := l.Spend(key, n)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
-	}
 
 	// SetLimits of a guest: another n keeps what was used, another calendar finds
 	// the bucket full or empty, and the owner's quota stays.
-	spend(guest, 10)
+	require.True(t, spend(t, guest, key, 10).Allowed)
 	for _, c := range []struct {
 		limit     stint.Limit
 		remaining int64
@@ -168,18 +152,15 @@ func TestCalendarChanges(t *testing.T) {
 
 	// A rolling limit of a guest waits for the end of the owner's period.
 	setLimits(guest, stint.PerHour(100))
-	d, err := guest.Spend(key, 1)
-	require.NoError(t, err)
+	d := spend(t, guest, key, 1)
 	require.Equal(t, end.Sub(now)+10-stint.PerHour(100).Tolerance()+stint.PerHour(100).Interval(), d.RetryAfter)
 	setLimits(guest, year(100))
 
 	// SetOverrides of a guest is the same. It stays after SetLimits.
 	override(guest, year(20))
 	state(guest, year(20), 10)
-	spend(guest, 10)
-	d, err = guest.Spend(key, 1)
-	require.NoError(t, err)
-	require.Equal(t, end.Sub(now), d.RetryAfter)
+	require.True(t, spend(t, guest, key, 10).Allowed)
+	require.Equal(t, end.Sub(now), spend(t, guest, key, 1).RetryAfter)
 	setLimits(guest, year(70))
 	state(guest, year(20), 0)
 	state(owner, year(100), 80)
@@ -265,9 +246,7 @@ func TestCalendarChangesWhileSpending(t *testing.T) {
 	changers.Wait()
 	for _, l := range []*Limiter{owner, guest} {
 		require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: stint.EachYear(1700, tokyo)}))
-		d, err := l.Check(key, 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 100, d.Remaining)
+		require.EqualValues(t, 100, check(t, l, key).Remaining)
 	}
 }
 

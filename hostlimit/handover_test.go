@@ -44,22 +44,19 @@ func TestRollingDeployment(t *testing.T) {
 	for n := range 3 {
 		names[stint.Name(10+n)] = stint.NameSpec{Label: strings.Repeat("N", n+1), Limit: stint.PerHour(5)}
 	}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	guest := openOn(t, path, limits, nil)
 	key, spent := perID.Key("a"), 0
 	for n := range 4 {
 		for {
-			d, err := guest.Spend(key, 1)
-			require.NoError(t, err)
+			d := spend(t, guest, key, 1)
 			if !d.Allowed {
 				break
 			}
 			spent++
 		}
 		if n < 3 {
-			_, err = guest.Spend(stint.Name(10+n).Key("x"), 1)
-			require.NoError(t, err)
+			spend(t, guest, stint.Name(10+n).Key("x"), 1)
 			require.NoError(t, owner.SetLimits(old))
 		}
 	}
@@ -98,8 +95,7 @@ func TestOrderlyCloseChargesOnce(t *testing.T) {
 	}
 	l := openOn(t, path, limits, nil)
 	for c := range callers {
-		d, err := l.Check(perID.Key(fmt.Sprint("id ", c)), 0)
-		require.NoError(t, err)
+		d := check(t, l, perID.Key(fmt.Sprint("id ", c)))
 		require.Equal(t, acknowledged[c].Load(), burst-d.Remaining)
 	}
 }
@@ -110,18 +106,14 @@ func TestFileRemoved(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, &Options{LimiterOptions: stint.Options{FlushInterval: time.Hour}})
 	key := perID.Key("a")
-	d, err := owner.Spend(key, 60)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, spend(t, owner, key, 60).Allowed)
 	for _, gone := range []func() error{
 		func() error { return os.Remove(path) }, func() error { return os.Rename(path, path+".moved") },
 	} {
 		require.NoError(t, gone())
 		late := openOn(t, path, limits, nil)
 		require.Equal(t, RoleGuest, late.Role())
-		d, err = late.Spend(key, 41)
-		require.NoError(t, err)
-		require.False(t, d.Allowed)
+		require.False(t, spend(t, late, key, 41).Allowed)
 		require.Error(t, owner.Flush(), "it notices now")
 		eventually(t, func() bool { _, err := os.Stat(path); return err == nil }, "the owner makes the file anew")
 		require.NoError(t, late.Close())
@@ -149,8 +141,7 @@ func TestFileRemovedDuringTakeover(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	key := perID.Key("a")
 	before := openOn(t, path, limits, nil)
-	_, err := before.Spend(key, 60)
-	require.NoError(t, err)
+	spend(t, before, key, 60)
 	require.NoError(t, before.Close())
 
 	late := untried(t, path, limits, nil)
@@ -187,9 +178,7 @@ func TestFileRemovedDuringTakeover(t *testing.T) {
 		other.close()
 		t.Fatal("there are two owners")
 	}
-	d, err := b.limiter.Spend(key, 41)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, spend(t, b.limiter, key, 41).Allowed)
 	guest, err := late.try()
 	require.NoError(t, err)
 	defer guest.close()
@@ -216,8 +205,7 @@ func TestFileRemovedDuringClose(t *testing.T) {
 		return time.Now()
 	}}})
 	server.Store(owner.now.Load().server)
-	_, err := owner.Spend(perID.Key("a"), 60)
-	require.NoError(t, err)
+	spend(t, owner, perID.Key("a"), 60)
 	require.ErrorIs(t, owner.Close(), stint.ErrGone)
 	b, err := late.try()
 	require.NoError(t, err)
@@ -237,8 +225,7 @@ func TestStartDuringTakeover(t *testing.T) {
 	nc.SetUnlinkOnClose(false)
 	require.NoError(t, nc.Close())
 	for range 2 {
-		_, err = late.try()
-		require.ErrorIs(t, err, ErrNoOwner)
+		require.ErrorIs(t, errorOf(late.try()), ErrNoOwner)
 		os.Remove(late.place.socket)
 	}
 	require.NoFileExists(t, path)
@@ -269,8 +256,7 @@ func TestNoFileBesideListener(t *testing.T) {
 			nc.Close()
 		}
 	}()
-	_, err = untried(t, path, limitsWith(t, nil), nil).try()
-	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorIs(t, errorOf(untried(t, path, limitsWith(t, nil), nil).try()), ErrNoOwner)
 	require.NoFileExists(t, path)
 }
 
@@ -278,14 +264,11 @@ func TestNoFileBesideListener(t *testing.T) {
 // the new file's owner alone.
 func TestLateOwner(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	late, err := stint.Open(path, limits, nil)
-	require.NoError(t, err)
-	defer late.Close()
+	late := openAlone(t, path, limits, nil)
 	require.NoError(t, os.Remove(path))
 	owner := openOn(t, path, limits, nil)
 	require.Equal(t, RoleOwner, owner.Role())
-	_, err = Serve(late, path, nil)
-	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorIs(t, errorOf(Serve(late, path, nil)), ErrNoOwner)
 	require.True(t, owner.now.Load().server.socket.inPlace())
 }
 
@@ -339,8 +322,7 @@ func backupBeside(t *testing.T, path string, limits *stint.Limits) string {
 	other := filepath.Join(filepath.Dir(path), "backup.db")
 	backup, err := stint.Open(other, limits, nil)
 	require.NoError(t, err)
-	_, err = backup.Spend(perID.Key("a"), 70)
-	require.NoError(t, err)
+	spend(t, backup, perID.Key("a"), 70)
 	require.NoError(t, backup.Close())
 	return other
 }
@@ -364,32 +346,22 @@ func TestFileReplaced(t *testing.T) {
 		if l.Role() == RoleOwner {
 			owners++
 		}
-		d, err := l.Spend(perID.Key("a"), 10)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, spend(t, l, perID.Key("a"), 10).Allowed)
 	}
 	require.Equal(t, 1, owners)
-	d, err := all[0].Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, spend(t, all[0], perID.Key("a"), 1).Allowed)
 }
 
 // A process that starts after another file was put at the path owns that file.
 // The old owner does not remove the new socket when it closes.
 func TestOldOwnerLeavesTheNewSocket(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	own, err := stint.Open(path, limits, nil)
-	require.NoError(t, err)
-	defer own.Close()
+	own := openAlone(t, path, limits, nil)
 	old, err := Serve(own, path, nil)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(path))
-	next, err := stint.Open(path, limits, nil)
-	require.NoError(t, err)
-	defer next.Close()
-	s, err := Serve(next, path, nil)
-	require.NoError(t, err)
-	defer s.Close()
+	next := openAlone(t, path, limits, nil)
+	serveOn(t, next, path)
 	require.NoError(t, old.Close())
 	g, err := Dial(path, nil, nil)
 	require.NoError(t, err)
@@ -421,8 +393,7 @@ func TestSnapshotBetweenOwners(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- owner.Close() }()
 		for guest.Role() != RoleOwner {
-			_, err := guest.Snapshot(io.Discard)
-			require.NoError(t, err)
+			require.NoError(t, errorOf(guest.Snapshot(io.Discard)))
 		}
 		require.NoError(t, <-closed)
 		require.NoError(t, guest.Close())
@@ -437,20 +408,16 @@ func TestSnapshotWithoutSocket(t *testing.T) {
 	server.mu.Lock()
 	require.NoError(t, server.socket.Close())
 	server.mu.Unlock()
-	_, err := guest.Snapshot(io.Discard)
-	require.NoError(t, err)
+	require.NoError(t, errorOf(guest.Snapshot(io.Discard)))
 }
 
 // While the owner is gone for good, a Snapshot ends as other calls do.
 func TestSnapshotWithoutOwner(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
-	guest, err := Dial(path, nil, &Options{TakeoverTimeout: time.Minute})
-	require.NoError(t, err)
-	defer guest.Close()
+	guest := dialOn(t, path, nil, &Options{TakeoverTimeout: time.Minute})
 	require.NoError(t, owner.Close())
-	_, err = guest.Snapshot(io.Discard)
-	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorIs(t, errorOf(guest.Snapshot(io.Discard)), ErrNoOwner)
 }
 
 // A request of DoEach that cannot be sent fails alone.
@@ -511,9 +478,7 @@ func TestContextBetweenOwners(t *testing.T) {
 	require.NoError(t, guest.take())
 	require.NoError(t, <-spends)
 	require.NoError(t, <-spends)
-	d, err := guest.Check(reqs[0].Key, 0)
-	require.NoError(t, err)
-	require.EqualValues(t, 98, d.Remaining)
+	require.EqualValues(t, 98, check(t, guest, reqs[0].Key).Remaining)
 }
 
 // An owner that was stopped for longer than TakeoverTimeout goes on. The guest has
@@ -522,11 +487,8 @@ func TestContextBetweenOwners(t *testing.T) {
 func TestReservationAtSilentOwner(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(1)}), nil)
-	guest, err := Dial(path, nil, nil)
-	require.NoError(t, err)
-	defer guest.Close()
-	_, err = owner.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	guest := dialOn(t, path, nil, nil)
+	spend(t, owner, perID.Key("a"), 1)
 	turn, err := guest.Reserve(perID.Key("a").Cost(1))
 	require.NoError(t, err)
 	require.Positive(t, turn.Delay())
@@ -604,9 +566,7 @@ func TestChangesDuringTakeover(t *testing.T) {
 	require.Equal(t, RoleNone, l.Role())
 	require.NoError(t, l.SetLimits(limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(5)})))
 	events.wait(t, RoleOwner, false)
-	d, err := l.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
-	require.EqualValues(t, 5, d.Limit.Burst)
+	require.EqualValues(t, 5, spend(t, l, perID.Key("a"), 1).Limit.Burst)
 }
 
 // If another file takes the place of one that a process is just taking over, the

@@ -29,8 +29,7 @@ import (
 // dialRaw connects without a hello.
 func dialRaw(t testing.TB, path string) net.Conn {
 	t.Helper()
-	p, err := placeOf(path)
-	require.NoError(t, err)
+	p := placeFor(t, path)
 	nc, err := p.dial(time.Minute)
 	require.NoError(t, err)
 	t.Cleanup(func() { nc.Close() })
@@ -82,27 +81,23 @@ func TestHostileGuest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := dialRaw(t, path)
-			_, err := nc.Write(said)
-			require.NoError(t, err)
+			require.NoError(t, errorOf(nc.Write(said)))
 			closedSoon(t, nc)
 			require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, wire.ErrMessage)
-			_, err = polite.Spend(perID.Key("a"), 1)
-			require.NoError(t, err)
+			spend(t, polite, perID.Key("a"), 1)
 		})
 	}
 	t.Run("another version", func(t *testing.T) {
 		nc := dialRaw(t, path)
 		hello := helloFrame()
 		hello[9+len("stint\x00")]++
-		_, err := nc.Write(hello)
-		require.NoError(t, err)
+		require.NoError(t, errorOf(nc.Write(hello)))
 		require.Contains(t, string(closedSoon(t, nc)), "version 10 of the protocol")
 		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
 		nc := dialRaw(t, path)
-		_, err := nc.Write(helloFrame())
-		require.NoError(t, err)
+		require.NoError(t, errorOf(nc.Write(helloFrame())))
 		require.NoError(t, nc.Close())
 	})
 	require.Equal(t, RoleGuest, polite.Role())
@@ -153,8 +148,7 @@ func TestSlowGuest(t *testing.T) {
 	openOn(t, path, limits, &Options{OnEvent: events.record})
 	polite := openOn(t, path, limits, nil)
 	half, unread := dialRaw(t, path), dialRaw(t, path)
-	_, err := half.Write(append(helloFrame(), 0, 0, 0))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(half.Write(append(helloFrame(), 0, 0, 0))))
 	closed := make(chan struct{})
 	go func() {
 		closedSoon(t, half)
@@ -162,15 +156,14 @@ func TestSlowGuest(t *testing.T) {
 	}()
 	defer func() { <-closed }()
 	pings := bytes.Repeat(pingFrame(), 10_000)
-	_, err = unread.Write(helloFrame())
-	require.NoError(t, err)
+	require.NoError(t, errorOf(unread.Write(helloFrame())))
 	unread.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	var err error
 	for err == nil {
 		_, err = unread.Write(pings)
 	}
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner disconnects it")
-	_, err = polite.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	spend(t, polite, perID.Key("a"), 1)
 }
 
 // An owner serves MaxGuests guests, and refuses the next.
@@ -192,8 +185,7 @@ func TestManyGuests(t *testing.T) {
 	_, err := Dial(path, nil, nil)
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "50 guests")
-	_, err = polite.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	spend(t, polite, perID.Key("a"), 1)
 	for _, nc := range all {
 		nc.Close()
 	}
@@ -214,8 +206,7 @@ func TestStoppedOwner(t *testing.T) {
 	path := filePath(t)
 	owner := startWorker(t, workerOptions{Path: path, Callers: 1, Limit: whole, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	timeout := 300 * time.Millisecond
 	guest := openOn(t, path, limits, &Options{TakeoverTimeout: timeout})
 	require.Equal(t, RoleGuest, guest.Role())
@@ -251,9 +242,8 @@ func TestStoppedOwner(t *testing.T) {
 	}
 	require.Positive(t, noAnswer)
 	t.Logf("the calls ended after %v", time.Since(begun))
-	_, err = guest.Spend(perID.Key("b"), 1)
-	require.ErrorIs(t, err, ErrNoOwner)
-	_, err = Open(path, limits, &Options{TakeoverTimeout: timeout, LimiterOptions: stint.Options{LockTimeout: timeout}})
+	require.ErrorIs(t, errorOf(guest.Spend(perID.Key("b"), 1)), ErrNoOwner)
+	_, err := Open(path, limits, &Options{TakeoverTimeout: timeout, LimiterOptions: stint.Options{LockTimeout: timeout}})
 	require.ErrorIs(t, err, stint.ErrLocked)
 	require.ErrorContains(t, err, "does not answer within 300ms")
 	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGCONT))
@@ -270,8 +260,7 @@ func TestGuestDies(t *testing.T) {
 	openOn(t, path, limits, nil)
 	dying, next := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
 	key := perID.Key("a")
-	_, err := next.Spend(key, 100)
-	require.NoError(t, err)
+	spend(t, next, key, 100)
 	first, err := next.Reserve(key.Cost(1))
 	require.NoError(t, err)
 	place, err := dying.Reserve(key.Cost(50))
@@ -314,8 +303,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	events := newRecorder()
 	openOn(t, path, limits, &Options{OnEvent: events.record})
-	p, err := placeOf(path)
-	require.NoError(t, err)
+	p := placeFor(t, path)
 	info, err := os.Stat(p.socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
@@ -350,8 +338,7 @@ func TestTwoVersions(t *testing.T) {
 		of := map[*Limiter]int{}
 		for range 200 {
 			for _, l := range order {
-				d, err := l.Spend(perID.Key("a"), 1)
-				require.NoError(t, err)
+				d := spend(t, l, perID.Key("a"), 1)
 				limit, _ := l.Limits().For(perID.Key("a"))
 				require.Equal(t, limit.Burst, d.Limit.Burst)
 				if d.Allowed {
@@ -364,20 +351,13 @@ func TestTwoVersions(t *testing.T) {
 		require.GreaterOrEqual(t, of[guest], 10)
 	}
 	require.NoError(t, owner.Reset(perID.Key("a")))
-	d, err := guest.Spend(perID.Key("a"), 100)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, spend(t, guest, perID.Key("a"), 100).Allowed)
 	for range 100 {
-		d, err = owner.Spend(perID.Key("a"), 1)
-		require.NoError(t, err)
-		require.False(t, d.Allowed)
-		d, err = guest.Spend(perID.Key("a"), 2)
-		require.NoError(t, err)
+		require.False(t, spend(t, owner, perID.Key("a"), 1).Allowed)
+		d := spend(t, guest, perID.Key("a"), 2)
 		require.False(t, d.Allowed, "the smaller limit did not refill it")
 	}
-	k, err := guest.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Equal(t, large.Burst, k.Limit.Burst)
+	require.Equal(t, large.Burst, bucket(t, guest, perID.Key("a")).Limit.Burst)
 }
 
 // A newer version of a program has a Name that the owner does not know.
@@ -386,30 +366,22 @@ func TestNewName(t *testing.T) {
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)},
 		8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	guest := openOn(t, path, limits, nil)
 	for left := int64(2); left >= 0; left-- {
-		d, err := guest.Spend(stint.Name(7).Key("a"), 1)
-		require.NoError(t, err)
-		require.Equal(t, left, d.Remaining)
+		require.Equal(t, left, spend(t, guest, stint.Name(7).Key("a"), 1).Remaining)
 	}
 	require.NoError(t, guest.DoEach(context.Background(), []stint.Request{{Key: stint.Name(8).Key(""), Cost: 1}}, make([]stint.Decision, 1)))
-	_, err = owner.Spend(stint.Name(7).Key("a"), 1)
+	_, err := owner.Spend(stint.Name(7).Key("a"), 1)
 	require.NoError(t, err, "it is declared now, and the owner has no limit for it")
 	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
-	d, err := guest.Spend(stint.Name(7).Key("a"), 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, spend(t, guest, stint.Name(7).Key("a"), 1).Allowed)
 
 	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited},
 		{Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
-		wrong, err := stint.NewLimits(stint.Names{perID: spec})
-		require.NoError(t, err)
-		_, err = Open(path, wrong, nil)
-		require.ErrorIs(t, err, stint.ErrNameMismatch)
-		_, err = Dial(path, wrong.Names(), nil)
-		require.ErrorIs(t, err, stint.ErrNameMismatch)
+		wrong := newLimits(t, stint.Names{perID: spec})
+		require.ErrorIs(t, errorOf(Open(path, wrong, nil)), stint.ErrNameMismatch)
+		require.ErrorIs(t, errorOf(Dial(path, wrong.Names(), nil)), stint.ErrNameMismatch)
 		require.ErrorIs(t, guest.SetLimits(wrong), stint.ErrNameMismatch)
 	}
 }
@@ -420,18 +392,14 @@ func TestNewName(t *testing.T) {
 func TestNewNameOfAnotherGuest(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
 	first := openOn(t, path, limits, nil)
 	key := stint.Name(7).Key("a")
-	_, err = first.Spend(key, 1)
-	require.NoError(t, err)
+	spend(t, first, key, 1)
 	second := openOn(t, path, limits, nil)
 	require.NoError(t, first.Close())
 	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
-	d, err := second.Spend(key, 1)
-	require.NoError(t, err)
-	require.EqualValues(t, 1, d.Remaining)
+	require.EqualValues(t, 1, spend(t, second, key, 1).Remaining)
 }
 
 // A guest says hello with a Name that the owner does not have. Before its first
@@ -439,12 +407,10 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 func TestNewNamesWithOneLabel(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
 	require.NoError(t, addNames(owner, stint.Names{8: {Label: "New"}}))
-	_, err = guest.Spend(stint.Name(7).Key("a"), 1)
-	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	require.ErrorIs(t, errorOf(guest.Spend(stint.Name(7).Key("a"), 1)), stint.ErrNameMismatch)
 	require.ErrorIs(t, addNames(other, stint.Names{9: {Label: "New"}}), stint.ErrNameMismatch)
 }
 
@@ -454,27 +420,21 @@ func TestNewNamesWithOneNumber(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	names := stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "Own", Limit: stint.PerHour(3)}}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	guest := openOn(t, path, limits, nil)
 	require.NoError(t, addNames(owner, stint.Names{7: {Label: "Other"}}))
 	key, own := stint.Name(7).Key("a"), stint.Request{Key: stint.Name(8).Key("a"), Cost: 1}
-	_, err = guest.Spend(key, 1)
-	require.ErrorIs(t, err, stint.ErrNameMismatch)
-	_, err = guest.SpendAll(own, stint.Request{Key: key, Cost: 1})
+	require.ErrorIs(t, errorOf(guest.Spend(key, 1)), stint.ErrNameMismatch)
+	_, err := guest.SpendAll(own, stint.Request{Key: key, Cost: 1})
 	require.ErrorIs(t, err, stint.ErrNameMismatch)
 	ds := make([]stint.Decision, 2)
 	require.ErrorIs(t, guest.DoEach(context.Background(), []stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
 	require.Zero(t, ds[0])
 	require.EqualValues(t, 2, ds[1].Remaining)
-	_, err = guest.Reserve(key.Cost(1))
-	require.ErrorIs(t, err, stint.ErrNameMismatch)
+	require.ErrorIs(t, errorOf(guest.Reserve(key.Cost(1))), stint.ErrNameMismatch)
 	require.ErrorIs(t, guest.Reset(own.Key, key), stint.ErrNameMismatch)
-	_, err = sorted(guest.Buckets(7))
-	require.ErrorIs(t, err, stint.ErrNameMismatch)
-	b, err := owner.Bucket(key)
-	require.NoError(t, err)
-	require.Zero(t, b.ResetAfter)
+	require.ErrorIs(t, errorOf(sorted(guest.Buckets(7))), stint.ErrNameMismatch)
+	require.Zero(t, bucket(t, owner, key).ResetAfter)
 }
 
 // TestHostileLatency measures how much hostile guests slow the others down. By
@@ -500,8 +460,7 @@ func TestHostileLatency(t *testing.T) {
 		}
 		for range 1000 {
 			begun := time.Now()
-			_, err := polite.Spend(perID.Key("a"), 1)
-			require.NoError(t, err)
+			spend(t, polite, perID.Key("a"), 1)
 			took[turn%2] = append(took[turn%2], time.Since(begun))
 		}
 		for _, nc := range conns {
@@ -546,14 +505,11 @@ func TestBounds(t *testing.T) {
 	t.Run("reservations", func(t *testing.T) {
 		g := dial(t)
 		for range maxReservations {
-			_, err := g.Reserve(request)
-			require.NoError(t, err)
+			require.NoError(t, errorOf(g.Reserve(request)))
 		}
-		_, err := g.Reserve(request)
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, errorOf(g.Reserve(request)), ErrRefused)
 		require.Equal(t, maxReservations, waiting())
-		_, err = g.Check(key, 0)
-		require.NoError(t, err)
+		check(t, g, key)
 		require.NoError(t, g.Close())
 		empty(t)
 	})
@@ -588,8 +544,7 @@ func TestBounds(t *testing.T) {
 		}
 		require.ErrorIs(t, err, ErrRefused)
 		require.Less(t, len(owner.now.Load().limiter.Limits().Names()), 1500)
-		_, err = g.Check(key, 0)
-		require.NoError(t, err)
+		check(t, g, key)
 	})
 }
 
@@ -603,16 +558,13 @@ func TestHoldAfterManyReservations(t *testing.T) {
 	openOn(t, path, limits, &Options{LimiterOptions: stint.Options{Now: now}})
 	guest := openOn(t, path, limits, nil)
 	key := perID.Key("a")
-	_, err := guest.Spend(key, 100)
-	require.NoError(t, err)
+	spend(t, guest, key, 100)
 	for range maxReservations {
-		_, err := guest.Reserve(key.Cost(1))
-		require.NoError(t, err)
+		require.NoError(t, errorOf(guest.Reserve(key.Cost(1))))
 		passed.Add(int64(time.Hour / 100))
 	}
 	require.NoError(t, errorOf(guest.Hold(key, now().Add(time.Hour))))
-	_, err = guest.Reserve(perID.Key("b").Cost(1))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(guest.Reserve(perID.Key("b").Cost(1))))
 }
 
 // snapshotStore counts the copies that a Limiter makes.
@@ -629,9 +581,7 @@ func (s *snapshotStore) Snapshot(io.Writer) (int64, error) {
 // The owner makes no copy of the file for a guest that is gone.
 func TestSnapshotsOfGuestsThatAreGone(t *testing.T) {
 	store := &snapshotStore{Store: stint.NewMemStore()}
-	l, err := stint.New(store, limitsWith(t, nil), nil)
-	require.NoError(t, err)
-	defer l.Close()
+	l := inMemory(t, store, limitsWith(t, nil), nil)
 	path := filePath(t)
 	s, err := Serve(l, path, nil)
 	require.NoError(t, err)
@@ -640,8 +590,7 @@ func TestSnapshotsOfGuestsThatAreGone(t *testing.T) {
 	all := make([]net.Conn, 20)
 	for i := range all {
 		all[i] = dialRaw(t, path)
-		_, err := all[i].Write(snapshot)
-		require.NoError(t, err)
+		require.NoError(t, errorOf(all[i].Write(snapshot)))
 	}
 	busy := func() (n int) {
 		s.mu.Lock()

@@ -97,11 +97,8 @@ func TestErrors(t *testing.T) {
 		require.ErrorAs(t, err, new(*stint.ConfigError))
 		_, err = l.Reserve(stint.Request{Key: key, Cost: 1, Limit: unknown})
 		require.ErrorAs(t, err, new(*stint.ConfigError))
-		_, err = l.SpendAll(make([]stint.Request, 257)...)
-		require.ErrorContains(t, err, "257 requests")
-		d, err := l.Check(key, 0)
-		require.NoError(t, err)
-		require.EqualValues(t, 100, d.Remaining)
+		require.ErrorContains(t, errorOf(l.SpendAll(make([]stint.Request, 257)...)), "257 requests")
+		require.EqualValues(t, 100, check(t, l, key).Remaining)
 	})
 }
 
@@ -110,8 +107,7 @@ func TestErrors(t *testing.T) {
 func TestReserve(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
 		key := perID.Key("a")
-		_, err := l.Spend(key, 100)
-		require.NoError(t, err)
+		spend(t, l, key, 100)
 		p, err := l.Reserve(key.Cost(10))
 		require.NoError(t, err)
 		require.Greater(t, p.Delay(), time.Minute)
@@ -140,9 +136,7 @@ func TestHoldAfterReserve(t *testing.T) {
 		require.NoError(t, errorOf(l.Hold(perID.Key("a"), l.Now().Add(time.Hour))))
 		require.Positive(t, turn.Delay())
 		turn.Cancel()
-		b, err := l.Bucket(perID.Key("a"))
-		require.NoError(t, err)
-		require.EqualValues(t, 99, b.Remaining, "its turn had come")
+		require.EqualValues(t, 99, bucket(t, l, perID.Key("a")).Remaining, "its turn had come")
 	})
 }
 
@@ -173,8 +167,7 @@ func TestOwnerCloses(t *testing.T) {
 	}
 	require.NoError(t, owner.Close())
 	for guest.Role() != RoleOwner && third.Role() != RoleOwner {
-		_, err := third.Check(perID.Key("a"), 0)
-		require.NoError(t, err)
+		check(t, third, perID.Key("a"))
 	}
 	close(stop)
 	for range 4 {
@@ -236,21 +229,17 @@ func TestClockOfAGuest(t *testing.T) {
 	require.NoError(t, err)
 	defer owner.Close()
 	path := filePath(t)
-	server, err := Serve(owner, path, nil)
-	require.NoError(t, err)
-	defer server.Close()
+	serveOn(t, owner, path)
 	guest, idle := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limitsWith(t, nil), nil)
 	follows := func(l *Limiter) bool { return l.Now().Sub(owner.Now()).Abs() < time.Minute }
 	require.True(t, follows(guest))
 	for i, by := range []time.Duration{time.Hour, -2 * time.Hour, 100 * 24 * time.Hour} {
 		step(by)
-		_, err := guest.Spend(perID.Key("a"), 1)
-		require.NoError(t, err)
+		spend(t, guest, perID.Key("a"), 1)
 		require.True(t, follows(guest), "step %d", i)
 		eventually(t, func() bool { return follows(idle) }, "a guest without calls follows")
 	}
-	_, err = guest.Bucket(perID.Key("step"))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(guest.Bucket(perID.Key("step"))))
 	require.True(t, follows(guest), "a step during the call")
 }
 
@@ -282,21 +271,15 @@ func TestTransportOfAGuest(t *testing.T) {
 
 // A label that the protocol cannot carry is refused, by the first process too.
 func TestLongLabel(t *testing.T) {
-	long, err := stint.NewLimits(stint.Names{1: {Label: strings.Repeat("x", 1025), Limit: stint.PerHour(10)}})
-	require.NoError(t, err)
+	long := newLimits(t, stint.Names{1: {Label: strings.Repeat("x", 1025), Limit: stint.PerHour(10)}})
 	const want = "the label of Name 1 has 1025 bytes, want at most 1024"
 	path := filePath(t)
-	_, err = Open(path, long, nil)
-	require.ErrorContains(t, err, want)
-	_, err = Dial(path, long.Names(), nil)
-	require.ErrorContains(t, err, want)
+	require.ErrorContains(t, errorOf(Open(path, long, nil)), want)
+	require.ErrorContains(t, errorOf(Dial(path, long.Names(), nil)), want)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	require.ErrorContains(t, owner.SetLimits(long), want)
-	l, err := stint.New(stint.NewMemStore(), long, nil)
-	require.NoError(t, err)
-	defer l.Close()
-	_, err = Serve(l, filePath(t), nil)
-	require.ErrorContains(t, err, want)
+	l := inMemory(t, stint.NewMemStore(), long, nil)
+	require.ErrorContains(t, errorOf(Serve(l, filePath(t), nil)), want)
 }
 
 // The space for decisions may have those of an earlier call. In a Limiter whose owner
@@ -327,9 +310,7 @@ func TestIDsThatAreTooLong(t *testing.T) {
 	a, long := perID.Key("a"), perID.Key(strings.Repeat("x", 600))
 	require.NoError(t, errorOf(owner.Spend(a, 50)))
 	require.ErrorIs(t, owner.Reset(a, long), stint.ErrInvalidID)
-	b, err := owner.Bucket(a)
-	require.NoError(t, err)
-	require.EqualValues(t, 100, b.Remaining)
+	require.EqualValues(t, 100, bucket(t, owner, a).Remaining)
 
 	for name, call := range map[string]func() error{
 		"Wait":     func() error { return errorOf(owner.Wait(t.Context(), long.Cost(1))) },
@@ -341,7 +322,7 @@ func TestIDsThatAreTooLong(t *testing.T) {
 		require.Equal(t, before+1, owner.Stats().Limits[perID].Errors, name)
 	}
 
-	_, err = owner.SpendAll(make([]stint.Request, wire.MaxRequests+1)...)
+	_, err := owner.SpendAll(make([]stint.Request, wire.MaxRequests+1)...)
 	require.ErrorIs(t, err, wire.ErrTooLong, "a guest could not send it")
 	_, err = owner.Number(strings.Repeat("x", wire.MaxLabel+1))
 	require.ErrorIs(t, err, wire.ErrTooLong, "a guest could not send it")

@@ -63,11 +63,9 @@ func TestSlowDisk(t *testing.T) {
 	t.Parallel()
 	path, store := serveSlow(t)
 	const timeout = 2 * time.Second // the machine may be busy
-	g, err := Dial(path, nil, &Options{TakeoverTimeout: timeout})
-	require.NoError(t, err)
-	defer g.Close()
+	g := dialOn(t, path, nil, &Options{TakeoverTimeout: timeout})
 	quick := perID.Key("quick")
-	_, err = g.SpendAll(stint.Request{Key: quick, Cost: 1, Limit: stint.PerHour(1_000_000)})
+	_, err := g.SpendAll(stint.Request{Key: quick, Cost: 1, Limit: stint.PerHour(1_000_000)})
 	require.NoError(t, err)
 	flushed := stint.PerHour(100)
 	flushed.Durability = stint.Flushed
@@ -82,12 +80,9 @@ func TestSlowDisk(t *testing.T) {
 	for store.waiting.Load() < maxBusy/2 { // the others wait in the guest for their places
 		<-time.After(time.Millisecond)
 	}
-	other, err := Dial(path, nil, &Options{TakeoverTimeout: timeout})
-	require.NoError(t, err)
-	defer other.Close()
+	other := dialOn(t, path, nil, &Options{TakeoverTimeout: timeout})
 	for begun := time.Now(); time.Since(begun) < timeout*3/2; <-time.After(10 * time.Millisecond) {
-		_, err := other.Spend(quick, 0)
-		require.NoError(t, err)
+		spend(t, other, quick, 0)
 	}
 	select {
 	case err := <-errs:
@@ -110,16 +105,13 @@ func TestWhatTheReaderCarriesOut(t *testing.T) {
 		return limit
 	}
 	here := func(level, ofTotal, ofFloor, ofRequest stint.Durability, key stint.Key) bool {
-		limits, err := stint.NewLimits(stint.Names{
+		limits := newLimits(t, stint.Names{
 			perID:       testNames[perID],
 			total:       {Label: "Total", ID: stint.Shared, Limit: at(ofTotal, 100)},
 			tenant:      {Label: "Tenant", Limit: at(stint.Flushed, 90), Parent: total, Floor: tenantFloor},
 			tenantFloor: {Label: "TenantFloor"},
 		}, stint.Override{Key: tenantFloor.Key("acme"), Limit: at(ofFloor, 20)})
-		require.NoError(t, err)
-		l, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Durability: level})
-		require.NoError(t, err)
-		defer l.Close()
+		l := inMemory(t, stint.NewMemStore(), limits, &stint.Options{Durability: level})
 		nc, _ := net.Pipe()
 		c := newServerConn(&Server{limiter: l, ctx: t.Context()}, nc)
 		reqs := []stint.Request{{Key: perID.Key("b"), Limit: stint.Unlimited}, {Key: key, Limit: at(ofRequest, 90)}}
@@ -158,8 +150,7 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 		_, err := g.Spend(perID.Key("slow"), 1)
 		slow <- err
 	}()
-	_, err = g.Spend(perID.Key("b"), 100)
-	require.NoError(t, err)
+	spend(t, g, perID.Key("b"), 100)
 	go func() { wait <- errorOf(g.Wait(t.Context(), perID.Key("b").Cost(1))) }()
 	for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
 		<-time.After(time.Millisecond)
@@ -167,8 +158,7 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 	require.NoError(t, g.Close())
 	require.ErrorIs(t, <-slow, ErrNoAnswer)
 	require.ErrorIs(t, <-wait, stint.ErrClosed, "its tokens are back")
-	_, err = g.Spend(perID.Key("b"), 1)
-	require.ErrorIs(t, err, stint.ErrClosed)
+	require.ErrorIs(t, errorOf(g.Spend(perID.Key("b"), 1)), stint.ErrClosed)
 	store.goOn()
 }
 
@@ -176,11 +166,8 @@ func TestCloseWithCallsUnderWay(t *testing.T) {
 // has ended. So the next call waits, and the owner does not refuse it.
 func TestPlacesOfCallersThatAreGone(t *testing.T) {
 	path, store := serveSlow(t)
-	g, err := Dial(path, nil, &Options{TakeoverTimeout: 20 * time.Second})
-	require.NoError(t, err)
-	defer g.Close()
-	_, err = g.Spend(perID.Key("b"), 1)
-	require.NoError(t, err)
+	g := dialOn(t, path, nil, &Options{TakeoverTimeout: 20 * time.Second})
+	spend(t, g, perID.Key("b"), 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error)
 	for range maxBusy {
@@ -330,8 +317,7 @@ func TestSilence(t *testing.T) {
 		defer g.Close()
 		time.Sleep(time.Hour) // without calls it may be silent
 		begun := time.Now()
-		_, err := g.Spend(perID.Key("a"), 1)
-		require.ErrorIs(t, err, ErrNoAnswer)
+		require.ErrorIs(t, errorOf(g.Spend(perID.Key("a"), 1)), ErrNoAnswer)
 		require.LessOrEqual(t, time.Since(begun), 1500*time.Millisecond)
 		require.GreaterOrEqual(t, time.Since(begun), time.Second)
 	})
@@ -418,8 +404,7 @@ func TestWhoReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		send := func(o wire.Op, id uint32, f func(*wire.Body)) {
-			_, err := theirs.Write(frame(o, id, f))
-			require.NoError(t, err)
+			require.NoError(t, errorOf(theirs.Write(frame(o, id, f))))
 		}
 		came := make(chan uint32, 10)
 		go func() {
@@ -489,9 +474,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(nil)
 		gone := &backend{conn: &conn{err: errMoved, slots: make(chan struct{}, 1)}}
-		own, err := stint.New(stint.NewMemStore(), l.Limits(), nil)
-		require.NoError(t, err)
-		defer own.Close()
+		own := inMemory(t, stint.NewMemStore(), l.Limits(), nil)
 		done := make(chan error)
 		go func() {
 			_, err := l.Spend(perID.Key("a"), 1)
@@ -514,8 +497,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 		require.NoError(t, <-done)
 		l.put(nil)
 		begun := time.Now()
-		_, err = l.Spend(perID.Key("a"), 1)
-		require.ErrorIs(t, err, ErrNoOwner)
+		require.ErrorIs(t, errorOf(l.Spend(perID.Key("a"), 1)), ErrNoOwner)
 		require.Equal(t, time.Second, time.Since(begun))
 	})
 }
@@ -532,9 +514,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		l.methods = methods{l}
 		l.limits.Store(declare(limitsWith(t, nil)))
 		l.put(&backend{conn: c})
-		own, err := stint.New(stint.NewMemStore(), l.Limits(), nil)
-		require.NoError(t, err)
-		defer own.Close()
+		own := inMemory(t, stint.NewMemStore(), l.Limits(), nil)
 		done := make(chan error, 1)
 		go func() { done <- errorOf(l.Wait(t.Context(), perID.Key("a").Cost(1))) }()
 		<-came // the hello
@@ -558,8 +538,7 @@ func TestSlowOnEvent(t *testing.T) {
 	owner := openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, &Options{OnEvent: func(Event) { <-goOn }})
 	require.NoError(t, owner.Close())
-	_, err := guest.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	spend(t, guest, perID.Key("a"), 1)
 	require.Equal(t, RoleOwner, guest.Role())
 	close(goOn)
 	require.NoError(t, guest.Close())
@@ -660,14 +639,12 @@ func TestManyNames(t *testing.T) {
 	for n := range count {
 		names[stint.Name(n+1)] = stint.NameSpec{Label: fmt.Sprintf("Label %d", n+1), Limit: stint.PerHour(5)}
 	}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	path := filePath(t)
 	owner := openOn(t, path, limits, nil)
 	guest := openOn(t, path, limits, &Options{TakeoverTimeout: time.Minute}) // the hello is long
 	require.Equal(t, RoleGuest, guest.Role())
-	_, err = guest.Spend(stint.Name(count).Key("a"), 1)
-	require.NoError(t, err)
+	spend(t, guest, stint.Name(count).Key("a"), 1)
 	require.Len(t, guest.Stats().Limits, count)
 	s := owner.now.Load().server
 	s.mu.Lock()
@@ -706,15 +683,13 @@ func TestGuestLeavesQueues(t *testing.T) {
 	events := newRecorder()
 	owner := openOn(t, path, limits, &Options{OnEvent: events.record})
 	key := perID.Key("a")
-	_, err := owner.Spend(key, 100)
-	require.NoError(t, err)
+	spend(t, owner, key, 100)
 	first, err := owner.Reserve(key.Cost(1))
 	require.NoError(t, err)
 	delay := first.Delay()
 	guest := openOn(t, path, limits, nil)
 	for range 1000 {
-		_, err := guest.Reserve(key.Cost(1))
-		require.NoError(t, err)
+		require.NoError(t, errorOf(guest.Reserve(key.Cost(1))))
 	}
 	guest.now.Load().conn.nc.Close() // as if it were killed
 	for queued := int64(1000); queued > 1; {

@@ -28,9 +28,7 @@ var testNames = stint.Names{
 // limitsWith returns the limits of testNames, with other defaults.
 func limitsWith(t testing.TB, defaults map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
-	limits, err := stint.NewLimits(testNames.WithLimits(defaults))
-	require.NoError(t, err)
-	return limits
+	return newLimits(t, testNames.WithLimits(defaults))
 }
 
 // The Names of a tree of shares.
@@ -47,12 +45,18 @@ func shareLimits(t testing.TB) *stint.Limits {
 	floor := func(id string, tokens int64) stint.Override {
 		return stint.Override{Key: tenantFloor.Key(id), Limit: stint.PerHour(tokens)}
 	}
-	limits, err := stint.NewLimits(stint.Names{
+	return newLimits(t, stint.Names{
 		perID:       testNames[perID],
 		total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
 		tenant:      {Label: "Tenant", Limit: stint.PerHour(90), Parent: total, Floor: tenantFloor},
 		tenantFloor: {Label: "TenantFloor"},
 	}, floor("acme", 20), floor("globex", 60))
+}
+
+// newLimits returns limits of Names and overrides.
+func newLimits(t testing.TB, names stint.Names, overrides ...stint.Override) *stint.Limits {
+	t.Helper()
+	limits, err := stint.NewLimits(names, overrides...)
 	require.NoError(t, err)
 	return limits
 }
@@ -83,6 +87,81 @@ func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Lim
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
+}
+
+// openAlone opens the file without guests, until the end of the test.
+func openAlone(t testing.TB, path string, limits *stint.Limits, opts *stint.Options) *stint.Limiter {
+	t.Helper()
+	l, err := stint.Open(path, limits, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// inMemory returns a Limiter of the store, until the end of the test.
+func inMemory(t testing.TB, store stint.Store, limits *stint.Limits, opts *stint.Options) *stint.Limiter {
+	t.Helper()
+	l, err := stint.New(store, limits, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// serveOn serves guests until the end of the test.
+func serveOn(t testing.TB, l *stint.Limiter, path string) *Server {
+	t.Helper()
+	s, err := Serve(l, path, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// dialOn returns a guest, until the end of the test.
+func dialOn(t testing.TB, path string, names stint.Names, opts *Options) *Limiter {
+	t.Helper()
+	g, err := Dial(path, names, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { g.Close() })
+	return g
+}
+
+// limiter is a *stint.Limiter or a *Limiter.
+type limiter interface {
+	Spend(key stint.Key, cost int64) (stint.Decision, error)
+	Check(key stint.Key, cost int64) (stint.Decision, error)
+	Bucket(key stint.Key) (stint.Bucket, error)
+}
+
+// spend returns the Decision on a spend that has no error.
+func spend(t testing.TB, l limiter, key stint.Key, cost int64) stint.Decision {
+	t.Helper()
+	d, err := l.Spend(key, cost)
+	require.NoError(t, err)
+	return d
+}
+
+// check returns what Check does at a cost of 0.
+func check(t testing.TB, l limiter, key stint.Key) stint.Decision {
+	t.Helper()
+	d, err := l.Check(key, 0)
+	require.NoError(t, err)
+	return d
+}
+
+// bucket returns what Bucket does.
+func bucket(t testing.TB, l limiter, key stint.Key) stint.Bucket {
+	t.Helper()
+	b, err := l.Bucket(key)
+	require.NoError(t, err)
+	return b
+}
+
+// placeFor returns the place of a file.
+func placeFor(t testing.TB, path string) place {
+	t.Helper()
+	p, err := placeOf(path)
+	require.NoError(t, err)
+	return p
 }
 
 // recorder keeps events.
@@ -161,7 +240,6 @@ func addNames(l interface {
 func guestOn(t testing.TB, c *conn) *Limiter {
 	o, err := (*Options)(nil).withDefaults()
 	require.NoError(t, err)
-	limits, err := stint.NewLimits(nil)
-	require.NoError(t, err)
+	limits := newLimits(t, nil)
 	return asking(c, limits, o)
 }

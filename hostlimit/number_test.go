@@ -16,8 +16,7 @@ func TestNumber(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
 	limitsOf := func(names stint.Names) *stint.Limits {
-		limits, err := stint.NewLimits(names)
-		require.NoError(t, err)
+		limits := newLimits(t, names)
 		return limits
 	}
 	orders := limitsOf(stint.Names{7: {Label: "Orders", Limit: stint.PerDay(7)}})
@@ -47,10 +46,8 @@ func TestNumber(t *testing.T) {
 	late := openOn(t, path, orders, nil)
 	require.True(t, late.Allow(stint.Name(7).Key("ada")))
 	for _, l := range []*Limiter{guest, openOn(t, path, orders, nil)} {
-		_, err := l.Number(strings.Repeat("l", 1025))
-		require.ErrorIs(t, err, wire.ErrTooLong)
-		_, err = l.Number("")
-		require.ErrorContains(t, err, "no label")
+		require.ErrorIs(t, errorOf(l.Number(strings.Repeat("l", 1025))), wire.ErrTooLong)
+		require.ErrorContains(t, errorOf(l.Number("")), "no label")
 	}
 }
 
@@ -60,9 +57,8 @@ func TestNumberBesideNamesOfGuests(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits, err := stint.NewLimits(stint.Names{
+	limits := newLimits(t, stint.Names{
 		4: {Label: "Logins", Limit: stint.PerHour(3)}, 7: {Label: "Mails", Limit: stint.PerHour(3)}})
-	require.NoError(t, err)
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
 	trees, err := Dial(path, stint.Names{
 		20: {Label: "All", ID: stint.Shared}, 21: {Label: "Each", Parent: 20}, 22: {Label: "Own"}}, nil)
@@ -76,28 +72,18 @@ func TestNumberBesideNamesOfGuests(t *testing.T) {
 		}
 	}
 	for name := range limits.Names() {
-		_, err := guest.Spend(name.Key("a"), 1)
-		require.NoError(t, err)
+		spend(t, guest, name.Key("a"), 1)
 	}
-	_, err = owner.Number("Each")
-	require.ErrorContains(t, err, "it has a Parent or a Floor")
+	require.ErrorContains(t, errorOf(owner.Number("Each")), "it has a Parent or a Floor")
 }
 
 // An owner without a file has no numbers to give.
 func TestNumberWithoutFile(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
-	limits, err := stint.NewLimits(nil)
-	require.NoError(t, err)
-	memory, err := stint.New(stint.NewMemStore(), limits, nil)
-	require.NoError(t, err)
-	defer memory.Close()
-	server, err := Serve(memory, path, nil)
-	require.NoError(t, err)
-	defer server.Close()
-	guest, err := Dial(path, nil, nil)
-	require.NoError(t, err)
-	defer guest.Close()
-	_, err = guest.Number("Logins")
-	require.ErrorContains(t, err, "keeps no labels")
+	limits := newLimits(t, nil)
+	memory := inMemory(t, stint.NewMemStore(), limits, nil)
+	serveOn(t, memory, path)
+	guest := dialOn(t, path, nil, nil)
+	require.ErrorContains(t, errorOf(guest.Number("Logins")), "keeps no labels")
 }

@@ -19,9 +19,8 @@ import (
 func TestKeepOverrides(t *testing.T) {
 	path := filePath(t)
 	limits := func(bob stint.Limit) *stint.Limits {
-		l, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}},
+		l := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}},
 			stint.Override{Key: perID.Key("bob"), Limit: bob})
-		require.NoError(t, err)
 		return l
 	}
 	keep := &Options{LimiterOptions: stint.Options{KeepOverrides: true}}
@@ -34,8 +33,7 @@ func TestKeepOverrides(t *testing.T) {
 		}
 	}
 	burst := func(l *Limiter, id string) int64 {
-		d, err := l.Check(perID.Key(id), 0)
-		require.NoError(t, err)
+		d := check(t, l, perID.Key(id))
 		of, ok := l.Limits().For(perID.Key(id))
 		require.True(t, ok)
 		require.Equal(t, d.Limit.Burst, of.Burst)
@@ -97,16 +95,13 @@ func TestPlanNotDurable(t *testing.T) {
 	limits := limitsWith(t, map[stint.Name]stint.Limit{perID: synced(stint.PerHour(10))})
 	l := openOn(t, filepath.Join(folder, "quota.db"), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
 	key, plan := perID.Key("a"), synced(stint.PerHour(50))
-	_, err := l.Spend(key, 1)
-	require.NoError(t, err)
+	spend(t, l, key, 1)
 	require.NoError(t, os.Rename(folder, folder+"-away"))
-	err = l.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: plan})
+	err := l.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: plan})
 	require.ErrorIs(t, err, stint.ErrNotDurable)
 	inForce := func() {
 		t.Helper()
-		d, err := l.Check(key, 0)
-		require.NoError(t, err)
-		require.Equal(t, plan, d.Limit)
+		require.Equal(t, plan, check(t, l, key).Limit)
 		of, _ := l.Limits().For(key)
 		require.Equal(t, plan, of)
 	}
@@ -129,9 +124,7 @@ func TestEndOfPlanAfterTakeover(t *testing.T) {
 	listed, err := limitsWith(t, nil).With(stint.Override{Key: key, Limit: stint.PerHour(7)})
 	require.NoError(t, err)
 	require.NoError(t, l.SetLimits(listed))
-	d, err := l.Check(perID.Key("a"), 0)
-	require.NoError(t, err)
-	require.EqualValues(t, 7, d.Limit.Burst)
+	require.EqualValues(t, 7, check(t, l, perID.Key("a")).Limit.Burst)
 }
 
 // Totals and floors are the owner's. A guest's SetOverrides of one does what it
@@ -163,8 +156,7 @@ func TestSetOverridesOfShares(t *testing.T) {
 		require.NoError(t, guest.SetOverrides(agreed))
 	}
 	require.NoError(t, guest.Reset(tenant.Key("acme")))
-	b, err := guest.Bucket(tenant.Key("acme"))
-	require.NoError(t, err)
+	b := bucket(t, guest, tenant.Key("acme"))
 	require.EqualValues(t, 50, b.Remaining, "a ceiling is the guest's")
 	require.NoError(t, guest.SetOverrides(stint.Override{Key: tenantFloor.Key("initech")}))
 
@@ -172,9 +164,7 @@ func TestSetOverridesOfShares(t *testing.T) {
 	require.NoError(t, guest.SetOverrides(plan), "the owner has it")
 	for guest.Allow(tenant.Key("other")) { // borrows what it can
 	}
-	d, err := guest.Spend(tenant.Key("acme"), 30)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, spend(t, guest, tenant.Key("acme"), 30).Allowed)
 
 	withoutOwner(t, guest)
 	require.ErrorIs(t, guest.SetOverrides(stint.Override{Key: acme, Limit: stint.PerHour(20)}), ErrNoOwner)
@@ -189,37 +179,29 @@ func TestSetOverridesOfShares(t *testing.T) {
 func TestTreeOfGuest(t *testing.T) {
 	path := filePath(t)
 	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, shareLimits(t), nil)
-	_, err := guest.Spend(tenant.Key("acme"), 1)
-	require.ErrorAs(t, err, new(*stint.ConfigError))
-	_, err = guest.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	require.ErrorAs(t, errorOf(guest.Spend(tenant.Key("acme"), 1)), new(*stint.ConfigError))
+	spend(t, guest, perID.Key("a"), 1)
 	require.NoError(t, owner.Close())
-	d, err := guest.Spend(tenant.Key("acme"), 1)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, spend(t, guest, tenant.Key("acme"), 1).Allowed)
 }
 
 // A guest's other new Names are declared beside a tree that the owner cannot add.
 func TestNewNameBesideTree(t *testing.T) {
 	path := filePath(t)
-	limits, err := stint.NewLimits(stint.Names{shared: testNames[shared]})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{shared: testNames[shared]})
 	owner, guest := openOn(t, path, limits, nil), openOn(t, path, shareLimits(t), nil)
 	ds := make([]stint.Decision, 2)
-	err = guest.DoEach(context.Background(), []stint.Request{{Key: tenant.Key("acme"), Cost: 1}, {Key: perID.Key("a"), Cost: 1}}, ds)
+	err := guest.DoEach(context.Background(), []stint.Request{{Key: tenant.Key("acme"), Cost: 1}, {Key: perID.Key("a"), Cost: 1}}, ds)
 	require.ErrorAs(t, err, new(*stint.ConfigError))
 	require.ErrorContains(t, err, "request 0: ")
 	require.NotContains(t, err.Error(), "request 1: ")
 	require.True(t, ds[1].Allowed)
 	require.NoError(t, owner.SetLimits(limits))
-	_, err = guest.Reserve(perID.Key("a").Cost(1))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(guest.Reserve(perID.Key("a").Cost(1))))
 	require.NoError(t, owner.SetLimits(limits))
-	_, err = guest.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
+	spend(t, guest, perID.Key("a"), 1)
 	for _, key := range []stint.Key{tenant.Key("acme"), total.Key("")} {
-		_, err = guest.Spend(key, 1)
-		require.ErrorAs(t, err, new(*stint.ConfigError))
+		require.ErrorAs(t, errorOf(guest.Spend(key, 1)), new(*stint.ConfigError))
 	}
 }
 
@@ -229,8 +211,7 @@ func manyPlans(t testing.TB, n int) *Limiter {
 	for i := range overrides {
 		overrides[i] = stint.Override{Key: perID.Key(fmt.Sprint("customer-", i)), Limit: stint.PerHour(7)}
 	}
-	limits, err := stint.NewLimits(testNames, overrides...)
-	require.NoError(t, err)
+	limits := newLimits(t, testNames, overrides...)
 	return openOn(t, filePath(t), limits, &Options{LimiterOptions: stint.Options{KeepOverrides: true}})
 }
 

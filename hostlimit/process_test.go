@@ -246,8 +246,7 @@ func startOwner(t *testing.T) (path string, owner *worker, guest *Limiter) {
 	path = filePath(t)
 	owner = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	return path, owner, openOn(t, path, limits, nil)
 }
 
@@ -332,13 +331,10 @@ func (w *worker) kill() {
 // spentOf opens the file, and returns the tokens that a bucket lacks.
 func spentOf(t *testing.T, path, id string, limit stint.Limit) int64 {
 	t.Helper()
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}})
-	require.NoError(t, err)
-	l, err := stint.Open(path, limits, nil)
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: limit}})
+	l := openAlone(t, path, limits, nil)
 	defer l.Close()
-	d, err := l.Check(perID.Key(id), 0)
-	require.NoError(t, err)
+	d := check(t, l, perID.Key(id))
 	return int64(d.ResetAfter / limit.Interval())
 }
 

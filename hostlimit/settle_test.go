@@ -34,8 +34,7 @@ func TestSettleAfterOwner(t *testing.T) {
 			eventually(t, func() bool { return guest.Role() == RoleOwner }, "the guest takes over")
 
 			left := func() int64 {
-				b, err := guest.Bucket(key)
-				require.NoError(t, err)
+				b := bucket(t, guest, key)
 				return b.Remaining
 			}
 			short, err := bound.Settle(2)
@@ -82,8 +81,7 @@ func settleAfterKill(t *testing.T, limit stint.Limit) {
 	rolling := stint.Limit{Burst: limit.Burst, Count: 1, Period: time.Hour, Durability: limit.Durability}
 	owner := startWorker(t, workerOptions{Path: path, Limit: rolling, ID: "a"}, false)
 	owner.waitFor("owner", 1)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: limit}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: limit}})
 	guest := openOn(t, path, limits, nil)
 	require.Equal(t, RoleGuest, guest.Role())
 
@@ -92,8 +90,9 @@ func settleAfterKill(t *testing.T, limit stint.Limit) {
 	bounds, costs := make([]*rules.Turn, 16), make([]int64, 16)
 	for i := range bounds {
 		costs[i] = 1 + rng.Int64N(50)
-		bounds[i], err = client.Begin(t.Context(), key, costs[i])
+		turn, err := client.Begin(t.Context(), key, costs[i])
 		require.NoError(t, err)
+		bounds[i] = turn
 	}
 	killed, kill, after := make(chan bool), make(chan bool), rng.IntN(len(bounds))
 	go func() {

@@ -21,8 +21,7 @@ import (
 // stopped for too long.
 func TestStoppedGuest(t *testing.T) {
 	path := filePath(t)
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
-	require.NoError(t, err)
+	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	owner, polite := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
 	const callers = 32
 	guest := startWorker(t, workerOptions{Path: path, Callers: callers, Limit: whole, ID: "a", Lossy: true}, true)
@@ -48,9 +47,7 @@ func TestStoppedGuest(t *testing.T) {
 			calls = 50_000
 		}
 		for range calls {
-			d, err := polite.Spend(perID.Key("b"), 1)
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, spend(t, polite, perID.Key("b"), 1).Allowed)
 		}
 		require.NoError(t, owner.Health())
 		for _, c := range connsOf(owner) {
@@ -86,8 +83,7 @@ func TestStoppedLatency(t *testing.T) {
 		}
 		for range 1000 {
 			begun := time.Now()
-			_, err := polite.Spend(perID.Key("a"), 1)
-			require.NoError(t, err)
+			spend(t, polite, perID.Key("a"), 1)
 			took[turn%2] = append(took[turn%2], time.Since(begun))
 		}
 	}

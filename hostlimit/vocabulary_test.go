@@ -87,13 +87,10 @@ func TestSameAnswers(t *testing.T) {
 		class:   {Label: "Class", Parent: total, Limit: stint.PerHour(50)},
 		quota:   {Label: "Quota", Limit: stint.EachYear(10, time.UTC)},
 	}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	now := time.Date(2027, 5, 6, 7, 8, 9, 0, time.UTC) // stands still
 	options := stint.Options{Now: func() time.Time { return now }, Durability: stint.Flushed}
-	alone, err := stint.Open(filePath(t), limits, &options)
-	require.NoError(t, err)
-	defer alone.Close()
+	alone := openAlone(t, filePath(t), limits, &options)
 	owner := openOn(t, filePath(t), limits, &Options{LimiterOptions: options})
 	path := filePath(t)
 	openOn(t, path, limits, &Options{LimiterOptions: options})
@@ -238,8 +235,7 @@ func TestSameAnswers(t *testing.T) {
 	})
 	add("SetLimits of none", func(l vocabulary) (any, error) { return nil, l.SetLimits(nil) })
 	add("SetLimits of another label", func(l vocabulary) (any, error) {
-		other, err := stint.NewLimits(stint.Names{perID: {Label: "Other", Limit: stint.PerHour(1)}})
-		require.NoError(t, err)
+		other := newLimits(t, stint.Names{perID: {Label: "Other", Limit: stint.PerHour(1)}})
 		return nil, l.SetLimits(other)
 	})
 	add("Flush", func(l vocabulary) (any, error) { return nil, l.Flush() })
@@ -290,13 +286,11 @@ func TestSameAnswers(t *testing.T) {
 // A process uses only Names that it declares, even if the owner has others.
 func TestNameOfTheOwner(t *testing.T) {
 	path, names := filePath(t), stint.Names{perID: testNames[perID]}
-	limits, err := stint.NewLimits(names)
-	require.NoError(t, err)
+	limits := newLimits(t, names)
 	owner, guest := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limits, nil)
 	require.Equal(t, RoleGuest, guest.Role())
 	key := shared.Key("")
-	_, err = owner.Spend(key, 3)
-	require.NoError(t, err)
+	spend(t, owner, key, 3)
 	require.NoError(t, owner.Flush())
 	for name, call := range map[string]func() error{
 		"Spend":   func() error { _, err := guest.Spend(key, 1); return err },
@@ -307,8 +301,7 @@ func TestNameOfTheOwner(t *testing.T) {
 	} {
 		require.ErrorIs(t, call(), stint.ErrUnknownName, name)
 	}
-	b, err := owner.Bucket(key)
-	require.NoError(t, err)
+	b := bucket(t, owner, key)
 	require.EqualValues(t, 7, b.Remaining)
 	require.Zero(t, b.HeldUntil)
 }
@@ -317,24 +310,18 @@ func TestNameOfTheOwner(t *testing.T) {
 func TestLimitsOfTheOwner(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	owner := openOn(t, path, limits, nil)
-	guest, err := Dial(path, limits.Names(), nil)
-	require.NoError(t, err)
-	defer guest.Close()
+	guest := dialOn(t, path, limits.Names(), nil)
 	require.Equal(t, []any{RoleGuest, os.Getpid()}, []any{guest.Role(), guest.OwnerPID()})
 	require.Equal(t, limits.Names()[perID].Label, guest.Limits().Names()[perID].Label)
 	want, _ := limits.For(perID.Key("a"))
-	d, err := guest.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
-	require.Equal(t, want, d.Limit)
+	require.Equal(t, want, spend(t, guest, perID.Key("a"), 1).Limit)
 	require.ErrorIs(t, guest.SetLimits(limits), errors.ErrUnsupported)
 	require.ErrorIs(t, guest.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: stint.PerHour(1)}), errors.ErrUnsupported)
 	require.NoError(t, owner.Close())
 	require.Eventually(t, func() bool { return guest.Role() == RoleNone && guest.OwnerPID() == 0 }, time.Minute, time.Millisecond)
-	_, err = guest.Spend(perID.Key("a"), 1)
-	require.ErrorIs(t, err, ErrNoOwner)
+	require.ErrorIs(t, errorOf(guest.Spend(perID.Key("a"), 1)), ErrNoOwner)
 	require.NoError(t, guest.Close())
-	_, err = guest.Spend(perID.Key("a"), 1)
-	require.ErrorIs(t, err, stint.ErrClosed)
+	require.ErrorIs(t, errorOf(guest.Spend(perID.Key("a"), 1)), stint.ErrClosed)
 }
 
 // fullWriter is a Writer without space.
@@ -391,9 +378,7 @@ func (s *declareStore) Declare(names stint.Names) error {
 func TestNamesThatComeDuringDeclare(t *testing.T) {
 	const late stint.Name = 20
 	store := &declareStore{stint.NewMemStore(), late, make(chan struct{}), make(chan struct{})}
-	l, err := stint.New(store, limitsWith(t, nil), nil)
-	require.NoError(t, err)
-	defer l.Close()
+	l := inMemory(t, store, limitsWith(t, nil), nil)
 	c := newServerConn(&Server{limiter: l, names: testNames}, nil)
 	defer c.end()
 	declared := stint.Names{late: {Label: "Late"}}
@@ -401,7 +386,7 @@ func TestNamesThatComeDuringDeclare(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- c.learn(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: declared}) }()
 	<-store.began
-	err = c.learn(t.Context(), &wire.Call{Op: wire.OpOffer, Names: offered})
+	err := c.learn(t.Context(), &wire.Call{Op: wire.OpOffer, Names: offered})
 	close(store.goOn)
 	require.NoError(t, err)
 	require.NoError(t, <-done)

@@ -67,8 +67,7 @@ func FuzzOwner(f *testing.F) {
 		said = append(said, callFrame(uint32(i+1), c)...)
 	}
 	f.Add(append(said, pingFrame()...))
-	limits, err := stint.NewLimits(testNames)
-	require.NoError(f, err)
+	limits := newLimits(f, testNames)
 	l, err := stint.New(stint.NewMemStore(), limits, nil)
 	require.NoError(f, err)
 	f.Cleanup(func() { l.Close() })
