@@ -420,28 +420,6 @@ func TestSnapshotWithoutOwner(t *testing.T) {
 	require.ErrorIs(t, errorOf(guest.Snapshot(io.Discard)), ErrNoOwner)
 }
 
-// A request of DoEach that cannot be sent fails alone.
-func TestDoEachAlone(t *testing.T) {
-	both(t, func(t *testing.T, l *Limiter) {
-		reqs := []stint.Request{
-			{Key: stint.Name(99).Key("a"), Cost: 1}, {Key: perID.Key("a"), Cost: 1},
-			{Key: perID.Key(strings.Repeat("x", 513)), Cost: 1}, {Key: perID.Key("b"), Cost: 2}, {Key: perID.Key(""), Cost: 1},
-		}
-		ds := make([]stint.Decision, len(reqs))
-		err := l.DoEach(context.Background(), reqs, ds)
-		require.ErrorIs(t, err, stint.ErrUnknownName)
-		require.ErrorIs(t, err, stint.ErrInvalidID)
-		require.ErrorContains(t, err, "request 0: ")
-		require.ErrorContains(t, err, "request 2: ")
-		require.ErrorContains(t, err, "request 4: ")
-		require.True(t, ds[1].Allowed)
-		require.EqualValues(t, 98, ds[3].Remaining)
-		require.Zero(t, ds[0])
-		require.Zero(t, ds[2])
-		require.Zero(t, ds[4])
-	})
-}
-
 // withoutOwner takes the owner from a guest, as lost does, and leaves it to the
 // test to find another one.
 func withoutOwner(t *testing.T, guest *Limiter) {

@@ -1,11 +1,10 @@
 package hostlimit
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"net/http"
-	"net/http/httptest"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
-	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -35,70 +33,33 @@ func both(t *testing.T, test func(t *testing.T, l *Limiter)) {
 	}
 }
 
-// TestLimiter has what the suite of Deciders leaves out: lists, and what an
-// operator asks for.
-func TestLimiter(t *testing.T) {
+// DoEach decides in several messages. Each request that cannot be decided fails alone.
+func TestDoEach(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
-		a := perID.Key("a")
-		require.True(t, l.Allow(a))
-		many := make([]stint.Request, 600)
-		for i := range many {
-			many[i] = stint.Request{Key: perID.Key("many"), Cost: 1}
+		reqs := []stint.Request{
+			{Key: stint.Name(99).Key("a"), Cost: 1}, {Key: perID.Key("a"), Cost: 1},
+			{Key: perID.Key(strings.Repeat("x", 513)), Cost: 1}, {Key: perID.Key("b"), Cost: 2}, {Key: perID.Key(""), Cost: 1},
 		}
-		many[300].Key.Name, many[599].Cost = 99, 1000
-		of := make([]stint.Decision, len(many))
-		err := l.DoEach(context.Background(), many, of)
+		alone := len(reqs)
+		reqs = append(reqs, slices.Repeat([]stint.Request{perID.Key("many").Cost(1)}, 600)...)
+		reqs[300].Key.Name, reqs[599].Cost = 99, 1000
+		ds := make([]stint.Decision, len(reqs))
+		err := l.DoEach(context.Background(), reqs, ds)
 		require.ErrorIs(t, err, stint.ErrUnknownName)
+		require.ErrorIs(t, err, stint.ErrInvalidID)
+		for _, wrong := range []int{0, 2, 4, 300, 599} {
+			require.ErrorContains(t, err, fmt.Sprintf("request %d: ", wrong))
+			require.Zero(t, ds[wrong])
+		}
+		require.True(t, ds[1].Allowed)
+		require.EqualValues(t, 98, ds[3].Remaining)
 		allowed := 0
-		for _, d := range of {
+		for _, d := range ds[alone:] {
 			if d.Allowed {
 				allowed++
 			}
 		}
 		require.InDelta(t, 100, allowed, 1)
-
-		until := l.Now().Add(time.Hour).Truncate(time.Second)
-		require.NoError(t, errorOf(l.Hold(a, until)))
-		found := map[stint.Key]stint.Bucket{}
-		for k, err := range l.Buckets(perID) {
-			require.NoError(t, err)
-			found[k.Key] = k
-		}
-		require.True(t, until.Equal(found[a].HeldUntil))
-		require.EqualValues(t, 99, found[a].Remaining)
-		require.EqualValues(t, 100, found[a].Limit.Burst)
-		held := []stint.Held{}
-		for h := range l.Held() {
-			held = append(held, h)
-		}
-		require.Equal(t, []stint.Held{{Key: a, Until: until}}, held)
-		require.NoError(t, l.Flush())
-		require.NoError(t, l.Health())
-		st := l.Stats()
-		require.NoError(t, st.Err)
-		require.Positive(t, st.Limits[perID].Allowed)
-		require.Positive(t, st.File.Bytes)
-		var copied bytes.Buffer
-		n, err := l.Snapshot(&copied)
-		require.NoError(t, err)
-		require.EqualValues(t, copied.Len(), n)
-		require.Positive(t, n)
-		require.NoError(t, l.Close())
-		require.ErrorIs(t, l.Flush(), stint.ErrClosed)
-	})
-}
-
-// TestErrors has mistakes that the suite of Deciders leaves out.
-func TestErrors(t *testing.T) {
-	both(t, func(t *testing.T, l *Limiter) {
-		key := perID.Key("a")
-		unknown := stint.Limit{Burst: 5, Count: 5, Period: time.Hour, Durability: 200}
-		_, err := l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: unknown})
-		require.ErrorAs(t, err, new(*stint.ConfigError))
-		_, err = l.Reserve(stint.Request{Key: key, Cost: 1, Limit: unknown})
-		require.ErrorAs(t, err, new(*stint.ConfigError))
-		require.ErrorContains(t, errorOf(l.SpendAll(make([]stint.Request, 257)...)), "257 requests")
-		require.EqualValues(t, 100, check(t, l, key).Remaining)
 	})
 }
 
@@ -138,41 +99,6 @@ func TestHoldAfterReserve(t *testing.T) {
 		turn.Cancel()
 		require.EqualValues(t, 99, bucket(t, l, perID.Key("a")).Remaining, "its turn had come")
 	})
-}
-
-// When the owner closes, a guest takes over before a call fails.
-func TestOwnerCloses(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, map[stint.Name]stint.Limit{perID: whole})
-	events := newRecorder()
-	owner := openOn(t, path, limits, nil)
-	guest := openOn(t, path, limits, &Options{OnEvent: events.record})
-	events.wait(t, RoleGuest, false)
-	third := openOn(t, path, limits, nil)
-	stop, done := make(chan bool), make(chan error)
-	for range 4 {
-		go func() {
-			for {
-				select {
-				case <-stop:
-					done <- nil
-					return
-				default:
-				}
-				if d, err := guest.Spend(perID.Key("a"), 1); err != nil || !d.Allowed {
-					done <- errors.Join(err, errors.New("not allowed"))
-					return
-				}
-			}
-		}()
-	}
-	require.NoError(t, owner.Close())
-	for guest.Role() != RoleOwner && third.Role() != RoleOwner {
-		check(t, third, perID.Key("a"))
-	}
-	close(stop)
-	for range 4 {
-		require.NoError(t, <-done)
-	}
 }
 
 // Many callers that send long lists at once get all their answers.
@@ -241,32 +167,6 @@ func TestClockOfAGuest(t *testing.T) {
 	}
 	require.NoError(t, errorOf(guest.Bucket(perID.Key("step"))))
 	require.True(t, follows(guest), "a step during the call")
-}
-
-// A Transport of a guest obeys Retry-After after the owner's clock has stepped.
-func TestTransportOfAGuest(t *testing.T) {
-	t.Parallel()
-	var ahead atomic.Int64
-	path, limits := filePath(t), limitsWith(t, nil)
-	openOn(t, path, limits, &Options{LimiterOptions: stint.Options{
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})
-	guest := openOn(t, path, limits, nil)
-	require.Equal(t, RoleGuest, guest.Role())
-	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		asked++
-		w.Header().Set("Retry-After", "60")
-		w.WriteHeader(http.StatusTooManyRequests)
-	}))
-	defer server.Close()
-	ahead.Store(int64(time.Hour))
-	client := http.Client{Transport: &httplimit.Transport{Limiter: guest, Key: httplimit.ByHost(perID)}}
-	for range 3 {
-		if res, err := client.Get(server.URL); err == nil {
-			require.NoError(t, res.Body.Close())
-		}
-	}
-	require.Equal(t, 1, asked)
 }
 
 // A label that the protocol cannot carry is refused, by the first process too.

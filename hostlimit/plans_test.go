@@ -62,6 +62,15 @@ func TestKeepOverrides(t *testing.T) {
 	require.NoError(t, guest.SetLimits(limits(stint.PerHour(5))))
 	require.EqualValues(t, 50, burst(guest, "alice"))
 	require.EqualValues(t, 2, burst(guest, "bob"))
+
+	// A plan that a guest has put in force, and ended as the owner, is over.
+	alice := stint.Override{Key: perID.Key("alice")}
+	require.NoError(t, guest.SetOverrides(alice))
+	alice.Limit = stint.PerHour(7)
+	listed, err := limits(stint.PerHour(5)).With(alice)
+	require.NoError(t, err)
+	require.NoError(t, guest.SetLimits(listed))
+	require.EqualValues(t, 7, burst(guest, "alice"))
 }
 
 // SetLimits keeps plans that fit together, in whatever order SetOverrides put
@@ -109,22 +118,6 @@ func TestPlanNotDurable(t *testing.T) {
 	require.NoError(t, os.Rename(folder+"-away", folder))
 	require.NoError(t, l.SetLimits(limits))
 	inForce()
-}
-
-// A plan that a guest has put in force, and ended as the owner, is over: the next
-// limits decide about the id.
-func TestEndOfPlanAfterTakeover(t *testing.T) {
-	path, keep := filePath(t), &Options{LimiterOptions: stint.Options{KeepOverrides: true}}
-	owner, l := openOn(t, path, limitsWith(t, nil), keep), openOn(t, path, limitsWith(t, nil), keep)
-	key := perID.Key("a")
-	require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: stint.PerHour(50)}))
-	require.NoError(t, owner.Close())
-	eventually(t, func() bool { return l.Role() == RoleOwner }, "takes over")
-	require.NoError(t, l.SetOverrides(stint.Override{Key: key}))
-	listed, err := limitsWith(t, nil).With(stint.Override{Key: key, Limit: stint.PerHour(7)})
-	require.NoError(t, err)
-	require.NoError(t, l.SetLimits(listed))
-	require.EqualValues(t, 7, check(t, l, perID.Key("a")).Limit.Burst)
 }
 
 // Totals and floors are the owner's. A guest's SetOverrides of one does what it

@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -143,6 +144,10 @@ func TestSameAnswers(t *testing.T) {
 		defer p.Cancel()
 		return p.Delay(), err
 	})
+	bad := given
+	bad.Limit.Durability = 200
+	add("SpendAll, bad level", func(l vocabulary) (any, error) { return l.SpendAll(bad) })
+	add("Reserve, bad level", func(l vocabulary) (any, error) { return nil, errorOf(l.Reserve(bad)) })
 	add("Wait", func(l vocabulary) (any, error) {
 		spent, err := l.Wait(t.Context(), given)
 		return spent.Equal(now), err
@@ -241,8 +246,9 @@ func TestSameAnswers(t *testing.T) {
 	add("Flush", func(l vocabulary) (any, error) { return nil, l.Flush() })
 	add("Health", func(l vocabulary) (any, error) { return nil, l.Health() })
 	add("Snapshot", func(l vocabulary) (any, error) {
-		n, err := l.Snapshot(io.Discard)
-		return n > 0, err
+		var copied bytes.Buffer
+		n, err := l.Snapshot(&copied)
+		return n > 0 && n == int64(copied.Len()), err
 	})
 	add("Snapshot, no space", func(l vocabulary) (any, error) {
 		_, err := l.Snapshot(fullWriter{})
@@ -257,7 +263,7 @@ func TestSameAnswers(t *testing.T) {
 				counts[name] = c
 			}
 		}
-		return counts, l.Stats().Err
+		return fmt.Sprint(counts, l.Stats().File.Bytes > 0), l.Stats().Err
 	})
 	buckets(" at the end")
 	add("Close", func(l vocabulary) (any, error) { return nil, l.Close() })
@@ -271,6 +277,7 @@ func TestSameAnswers(t *testing.T) {
 	add("closed Buckets", func(l vocabulary) (any, error) { return sorted(l.Buckets(perID)) })
 	add("closed Snapshot", func(l vocabulary) (any, error) { return l.Snapshot(io.Discard) })
 	add("closed Wait", func(l vocabulary) (any, error) { return nil, errorOf(l.Wait(t.Context(), a.Cost(1))) })
+	add("closed Flush", func(l vocabulary) (any, error) { return nil, l.Flush() })
 	add("closed Close", func(l vocabulary) (any, error) { return nil, l.Close() })
 
 	for _, c := range calls {
@@ -334,7 +341,7 @@ func answerOf(answer any, err error) []any {
 	if err == nil {
 		return []any{answer}
 	}
-	kinds := []any{answer, "error"}
+	kinds := []any{answer, "error", errors.As(err, new(*stint.ConfigError))}
 	for _, kind := range []error{
 		stint.ErrClosed, stint.ErrUnknownName, stint.ErrInvalidID, stint.ErrNegativeCost, stint.ErrCostOverBurst,
 		stint.ErrDuplicateKey, stint.ErrQueueFull, stint.ErrBlocked, errors.ErrUnsupported, stint.ErrNotDurable,
