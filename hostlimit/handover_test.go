@@ -213,6 +213,23 @@ func TestFileRemovedDuringClose(t *testing.T) {
 	b.close()
 }
 
+// acceptAll calls be with each connection, until the listener is closed.
+func acceptAll(l net.Listener, be func(nc net.Conn)) {
+	for nc, err := l.Accept(); err == nil; nc, err = l.Accept() {
+		be(nc)
+	}
+}
+
+// listenOn calls be with each connection to the socket of a file, until the end of
+// the test.
+func listenOn(t *testing.T, path string, be func(nc net.Conn)) {
+	t.Helper()
+	l, err := net.Listen("unix", path+".sock")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go acceptAll(l, be)
+}
+
 // A process that starts while no owner listens waits for the one that has the lock,
 // even if there is no file, whether or not the last owner has left its socket.
 func TestStartDuringTakeover(t *testing.T) {
@@ -243,19 +260,10 @@ func TestStartDuringTakeover(t *testing.T) {
 // makes a file: it may have the buckets of one that was removed.
 func TestNoFileBesideListener(t *testing.T) {
 	path := filePath(t)
-	l, err := net.Listen("unix", path+".sock")
-	require.NoError(t, err)
-	defer l.Close()
-	go func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
-				return
-			}
-			nc.Write(frame(wire.OpBye, 0, nil))
-			nc.Close()
-		}
-	}()
+	listenOn(t, path, func(nc net.Conn) {
+		nc.Write(frame(wire.OpBye, 0, nil))
+		nc.Close()
+	})
 	require.ErrorIs(t, errorOf(untried(t, path, limitsWith(t, nil), nil).try()), ErrNoOwner)
 	require.NoFileExists(t, path)
 }
@@ -279,30 +287,18 @@ func TestOwnerOfAnotherFile(t *testing.T) {
 	own, err := stint.Open(path, limits, nil) // which another process has
 	require.NoError(t, err)
 	defer own.Close()
-	l, err := net.Listen("unix", path+".sock")
-	require.NoError(t, err)
-	defer l.Close()
 	id, err := place{file: path}.fileID()
 	require.NoError(t, err)
 	var theirs atomic.Pointer[wire.FileID]
 	theirs.Store(&id)
-	go func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
-				return
+	listenOn(t, path, func(nc net.Conn) {
+		nc.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1, File: *theirs.Load()})))
+		go eachFrame(nc, func(f *wire.Frame) {
+			if f.Op == wire.OpOffer {
+				nc.Write(frame(wire.OpReply, f.ID, func(b *wire.Body) { b.Error(new(error)) }))
 			}
-			nc.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1, File: *theirs.Load()})))
-			go func() {
-				frames := wire.NewReader(nc)
-				for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-					if f.Op == wire.OpOffer {
-						nc.Write(frame(wire.OpReply, f.ID, func(b *wire.Body) { b.Error(new(error)) }))
-					}
-				}
-			}()
-		}
-	}()
+		})
+	})
 	opts := &Options{LimiterOptions: stint.Options{LockTimeout: 20 * time.Millisecond}}
 	guest, err := Open(path, limits, opts)
 	require.NoError(t, err)

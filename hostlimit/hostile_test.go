@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit/internal/wire"
-	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -119,19 +117,13 @@ func TestRefusalOfAnotherVersion(t *testing.T) {
 	require.Equal(t, length+reply+"\x01"+refused+"\x48"+text, string(closedSoon(t, nc)))
 
 	for _, kind := range []string{refused, refusedBefore} {
-		ours, theirs := net.Pipe()
-		go io.Copy(io.Discard, theirs)
-		go theirs.Write([]byte(length + reply + "\x01" + kind + "\x48" + text))
-		_, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		_, err := connectTo([]byte(length+reply+"\x01"+kind+"\x48"+text), time.Minute)
 		require.EqualError(t, err, text)
 		require.ErrorIs(t, err, ErrRefused)
 		require.NotErrorIs(t, err, ErrNoOwner, "Open would try again")
 	}
 
-	ours, theirs := net.Pipe()
-	go io.Copy(io.Discard, theirs)
-	go theirs.Write([]byte("\x00\x00\x00\x05\x07\x00\x00\x00\x00"))
-	_, err = newConn(ours, nil, time.Minute, func(*conn, error) {})
+	_, err = connectTo([]byte("\x00\x00\x00\x05\x07\x00\x00\x00\x00"), time.Minute)
 	require.ErrorIs(t, err, ErrNoOwner)
 	require.ErrorContains(t, err, "closing", "a goodbye")
 }
@@ -281,49 +273,6 @@ func TestGuestDies(t *testing.T) {
 	for tail() > 2*time.Minute {
 	}
 	require.Positive(t, first.Delay(), "the place of a guest that lives")
-}
-
-// A process of another user is refused, by the mode of the socket and, if that
-// lets it pass, by its credentials.
-func TestOtherUser(t *testing.T) {
-	t.Parallel()
-	require.True(t, trusted(0, 1000, 1000), "root")
-	require.True(t, trusted(1000, 1000, 1001), "the owner's user")
-	require.True(t, trusted(1001, 1000, 1001), "the file's user")
-	require.False(t, trusted(1002, 1000, 1001))
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be another user")
-	}
-	path, limits := filePath(t), limitsWith(t, nil)
-	require.NoError(t, os.Chmod(filepath.Dir(path), 0o755))
-	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
-		if info, err := os.Stat(dir); err != nil || info.Mode()&0o001 == 0 {
-			t.Skipf("another user does not get through %s: set TMPDIR to another folder", dir)
-		}
-	}
-	events := newRecorder()
-	openOn(t, path, limits, &Options{OnEvent: events.record})
-	p := placeFor(t, path)
-	info, err := os.Stat(p.socket)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	exe := filepath.Join(filepath.Dir(path), "dial.test") // another user may run it there
-	binary, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(exe, binary, 0o755))
-	dial := func() string {
-		cmd := subprocess.Command(t.Context(), exe)
-		cmd.Dir = "/"
-		cmd.Env = append(os.Environ(), dialVar+"="+path)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return string(out)
-	}
-	require.Contains(t, dial(), "permission denied")
-	require.NoError(t, os.Chmod(p.socket, 0o666))
-	require.Contains(t, dial(), "hostlimit: refused: a process of user 65534")
-	require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 }
 
 // Two versions of a program have different limits for one key. Each keeps its

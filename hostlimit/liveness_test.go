@@ -204,14 +204,9 @@ func waits(g *Limiter, key stint.Key) bool {
 }
 
 // deafOwner returns a connection to an owner that says hello and then nothing.
-func deafOwner(timeout time.Duration) *conn {
-	ours, theirs := net.Pipe()
-	go io.Copy(io.Discard, theirs)
-	go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
-	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
-	if err != nil {
-		panic(err)
-	}
+func deafOwner(t *testing.T, timeout time.Duration) *conn {
+	c, err := connectTo(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})), timeout)
+	require.NoError(t, err)
 	return c
 }
 
@@ -219,7 +214,7 @@ func deafOwner(timeout time.Duration) *conn {
 // the owner is stopped.
 func TestContextOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := guestOn(t, deafOwner(time.Minute))
+		g := guestOn(t, deafOwner(t, time.Minute))
 		defer g.Close()
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -236,18 +231,15 @@ func TestContextOfACall(t *testing.T) {
 
 // welcomed returns a connection to an owner that only welcomes, the owner's end of
 // it, and the frames that come there.
-func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, came chan wire.Frame) {
+func welcomed(
+	t *testing.T, timeout time.Duration, lost func(*conn, error),
+) (c *conn, theirs net.Conn, came chan wire.Frame) {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	came = make(chan wire.Frame, 10)
-	go func() {
-		frames := wire.NewReader(theirs)
-		for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-			came <- *f
-		}
-	}()
+	go eachFrame(theirs, func(f *wire.Frame) { came <- *f })
 	go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
-	c, err := newConn(ours, nil, timeout, func(*conn, error) {})
+	c, err := newConn(ours, nil, timeout, lost)
 	require.NoError(t, err)
 	return c, theirs, came
 }
@@ -256,11 +248,8 @@ func welcomed(t *testing.T, timeout time.Duration) (c *conn, theirs net.Conn, ca
 func TestHalfAWelcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, timeout := range []time.Duration{time.Second, wire.FrameTime + time.Minute} {
-			ours, theirs := net.Pipe()
-			go io.Copy(io.Discard, theirs)
-			go theirs.Write([]byte{0})
 			begun := time.Now()
-			_, err := newConn(ours, nil, timeout, func(*conn, error) {})
+			_, err := connectTo([]byte{0}, timeout)
 			require.Equal(t, min(timeout, wire.FrameTime), time.Since(begun))
 			require.ErrorIs(t, err, ErrNoOwner)
 			require.ErrorIs(t, err, ErrNoAnswer)
@@ -285,7 +274,7 @@ func TestHalfAHello(t *testing.T) {
 // the tokens.
 func TestTurnOfACallerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, theirs, came := welcomed(t, time.Minute)
+		c, theirs, came := welcomed(t, time.Minute, func(*conn, error) {})
 		g := guestOn(t, c)
 		defer g.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -313,7 +302,7 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 // An owner that is silent while calls wait is given up after the timeout.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := guestOn(t, deafOwner(time.Second))
+		g := guestOn(t, deafOwner(t, time.Second))
 		defer g.Close()
 		time.Sleep(time.Hour) // without calls it may be silent
 		begun := time.Now()
@@ -366,16 +355,13 @@ func TestLateClock(t *testing.T) {
 			synctest.Wait()
 		}
 		came := make(chan time.Duration, 10)
-		go func() {
-			frames := wire.NewReader(theirs)
-			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-				if f.Op == wire.OpPing {
-					var asked time.Duration
-					f.Body.Ping(&asked)
-					came <- asked
-				}
+		go eachFrame(theirs, func(f *wire.Frame) {
+			if f.Op == wire.OpPing {
+				var asked time.Duration
+				f.Body.Ping(&asked)
+				came <- asked
 			}
-		}()
+		})
 		go tell(ahead, 0)
 		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
 		require.NoError(t, err)
@@ -402,21 +388,11 @@ func TestLateClock(t *testing.T) {
 // leaves, and what comes while there is no call, read hands over.
 func TestWhoReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
+		lost := make(chan error, 1)
+		c, theirs, came := welcomed(t, time.Minute, func(_ *conn, err error) { lost <- err })
 		send := func(o wire.Op, id uint32, f func(*wire.Body)) {
 			require.NoError(t, errorOf(theirs.Write(frame(o, id, f))))
 		}
-		came := make(chan uint32, 10)
-		go func() {
-			frames := wire.NewReader(theirs)
-			for f, err := frames.Next(); err == nil; f, err = frames.Next() {
-				came <- f.ID
-			}
-		}()
-		go send(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1}))
-		lost := make(chan error, 1)
-		c, err := newConn(ours, nil, time.Minute, func(_ *conn, err error) { lost <- err })
-		require.NoError(t, err)
 		<-came // the hello
 		g := guestOn(t, c)
 		defer g.Close()
@@ -424,7 +400,7 @@ func TestWhoReads(t *testing.T) {
 			over = make(chan error, 1)
 			go func() { over <- do() }()
 			synctest.Wait()
-			return <-came, over
+			return (<-came).ID, over
 		}
 		spend := func() error { _, err := g.Spend(perID.Key("a"), 1); return err }
 		answer := func(id uint32, over chan error) {
@@ -506,7 +482,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 // been in the queue.
 func TestWaitAtOwnerThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, theirs, came := welcomed(t, time.Hour)
+		c, theirs, came := welcomed(t, time.Hour, func(*conn, error) {})
 		defer c.close()
 		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
 		require.NoError(t, err)
@@ -754,20 +730,11 @@ func TestAnswersOfSpends(t *testing.T) {
 // An owner that sends a part of an answer that has none loses its guest.
 func TestPartOfASpend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		go func() {
-			go theirs.Write(frame(wire.OpReply, 0, welcomeBody(wire.Welcome{PID: 1})))
-			frames := wire.NewReader(theirs)
-			frames.Next()
-			f, _ := frames.Next()
-			theirs.Write(frame(wire.OpPart, f.ID, nil))
-			io.Copy(io.Discard, theirs)
-		}()
-		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
-		require.NoError(t, err)
+		c, theirs, came := welcomed(t, time.Minute, func(*conn, error) {})
 		defer c.close()
-		g := guestOn(t, c)
-		_, err = g.Spend(perID.Key("a"), 1)
+		<-came // the hello
+		go func() { theirs.Write(frame(wire.OpPart, (<-came).ID, nil)) }()
+		_, err := guestOn(t, c).Spend(perID.Key("a"), 1)
 		require.ErrorIs(t, err, ErrNoAnswer)
 		require.ErrorIs(t, err, wire.ErrMessage)
 	})

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -24,28 +23,28 @@ const workerVar = "STINT_TEST_HOST_WORKER"
 
 // children has what other processes of the tests do, by the variable with their
 // orders.
-var children = map[string]func(told string){}
+var children = map[string]func(told string){workerVar: work}
 
 func TestMain(m *testing.M) {
-	if told := os.Getenv(workerVar); told != "" {
-		var o workerOptions
-		if err := json.Unmarshal([]byte(told), &o); err != nil {
-			panic(err)
-		}
-		work(o)
-		os.Exit(0)
-	}
 	for name, be := range children {
 		if told := os.Getenv(name); told != "" {
 			be(told)
 			os.Exit(0)
 		}
 	}
-	if path := os.Getenv(dialVar); path != "" {
-		dialAs(path)
-		os.Exit(0)
-	}
 	os.Exit(m.Run())
+}
+
+// startChild starts a command, which does what children has, with orders.
+func startChild(t testing.TB, cmd *exec.Cmd, name, told string) (in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	cmd.Env, cmd.Stderr = append(os.Environ(), name+"="+told), os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err = cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return in, out
 }
 
 // workerOptions are the options of a process that spends until its input is
@@ -69,7 +68,11 @@ type message struct {
 
 // work spends with several callers. If file 3 is open, it writes a byte to it
 // for each acknowledged token.
-func work(o workerOptions) {
+func work(told string) {
+	var o workerOptions
+	if err := json.Unmarshal([]byte(told), &o); err != nil {
+		panic(err)
+	}
 	var printing sync.Mutex
 	out := json.NewEncoder(os.Stdout)
 	say := func(m message) {
@@ -191,12 +194,6 @@ func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 		ended: make(chan struct{})}
 	told, err := json.Marshal(o)
 	require.NoError(t, err)
-	w.cmd.Env = append(os.Environ(), workerVar+"="+string(told))
-	w.cmd.Stderr = os.Stderr
-	w.stdin, err = w.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := w.cmd.StdoutPipe()
-	require.NoError(t, err)
 	var theirs *os.File
 	if acks {
 		var ours *os.File
@@ -215,7 +212,8 @@ func startWorker(t testing.TB, o workerOptions, acks bool) *worker {
 			}
 		})
 	}
-	require.NoError(t, w.cmd.Start())
+	var out io.Reader
+	w.stdin, out = startChild(t, w.cmd, workerVar, string(told))
 	if theirs != nil {
 		theirs.Close()
 	}
@@ -344,12 +342,4 @@ func median(of []time.Duration) time.Duration {
 	}
 	slices.Sort(of)
 	return of[len(of)/2]
-}
-
-const dialVar = "STINT_TEST_HOST_DIAL"
-
-// dialAs is what the process of another user does.
-func dialAs(path string) {
-	_, err := Dial(path, nil, nil)
-	fmt.Println(err)
 }

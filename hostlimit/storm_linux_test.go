@@ -156,14 +156,8 @@ type stormProcess struct {
 func startStorm(t *testing.T, path string) *stormProcess {
 	t.Helper()
 	p := &stormProcess{cmd: subprocess.Command(t.Context(), os.Args[0]), ended: make(chan struct{}), said: make(chan struct{}, 1)}
-	p.cmd.Env = append(os.Environ(), stormVar+"="+path)
-	p.cmd.Stderr = os.Stderr
-	var err error
-	p.in, err = p.cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
+	var out io.Reader
+	p.in, out = startChild(t, p.cmd, stormVar, path)
 	go func() {
 		defer close(p.ended)
 		r := bufio.NewReader(out)
@@ -237,10 +231,7 @@ func init() {
 func compute(t *testing.T, processes int) {
 	for range processes {
 		c := subprocess.Command(t.Context(), os.Args[0])
-		c.Env = append(os.Environ(), computeVar+"=yes")
-		in, err := c.StdinPipe() // it ends with this process, however that ends
-		require.NoError(t, err)
-		require.NoError(t, c.Start())
+		in, _ := startChild(t, c, computeVar, "yes") // it ends with this process, however that ends
 		t.Cleanup(func() {
 			in.Close()
 			c.Wait()

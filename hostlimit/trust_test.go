@@ -55,7 +55,7 @@ func beStranger(told string) {
 		var l net.Listener
 		if l, err = net.Listen("unix", o.Spy); err == nil {
 			os.Chmod(o.Spy, 0o777)
-			go spy(l)
+			go acceptAll(l, spy)
 		}
 	case o.Open != "":
 		_, err = Open(o.Open, limits, nil)
@@ -66,15 +66,9 @@ func beStranger(told string) {
 	bufio.NewReader(os.Stdin).ReadString('\n')
 }
 
-func spy(l net.Listener) {
-	for {
-		nc, err := l.Accept()
-		if err != nil {
-			return
-		}
-		said, _ := io.ReadAll(nc)
-		fmt.Println(len(said), "bytes")
-	}
+func spy(nc net.Conn) {
+	said, _ := io.ReadAll(nc)
+	fmt.Println(len(said), "bytes")
 }
 
 // publicBinary returns a copy of this program that every user may run.
@@ -113,14 +107,9 @@ func beginStranger(t *testing.T, exe string, o strangerOptions) (says *bufio.Rea
 	told, err := json.Marshal(o)
 	require.NoError(t, err)
 	cmd := subprocess.Command(t.Context(), exe)
-	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	cmd.Env = append(os.Environ(), strangerVar+"="+string(told))
+	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	in, out := startChild(t, cmd, strangerVar, string(told))
 	t.Cleanup(func() {
 		in.Close()
 		cmd.Wait()
@@ -172,17 +161,23 @@ func TestStranger(t *testing.T) {
 	t.Run("may not connect", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
-		require.Equal(t, RoleOwner, openOn(t, path, limits, nil).Role())
+		events := newRecorder()
+		require.Equal(t, RoleOwner, openOn(t, path, limits, &Options{OnEvent: events.record}).Role())
+		info, err := os.Stat(path + ".sock")
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 		said := startStranger(t, exe, strangerOptions{Dial: path})
 		require.Contains(t, said, "hostlimit: refused")
 		require.Contains(t, said, "permission denied")
+		require.NoError(t, os.Chmod(path+".sock", 0o666))
+		said = startStranger(t, exe, strangerOptions{Dial: path})
+		require.Contains(t, said, "hostlimit: refused: a process of user 65534")
+		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("may not connect, and has no file", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(stickyFolder(t), "quota.db")
-		l, err := net.Listen("unix", path+".sock")
-		require.NoError(t, err)
-		defer l.Close()
+		listenOn(t, path, func(net.Conn) {})
 		require.NoError(t, os.Chmod(path+".sock", 0o600))
 		said := startStranger(t, exe, strangerOptions{Open: path})
 		require.True(t, strings.HasPrefix(said, "hostlimit: refused"), said)
@@ -245,6 +240,14 @@ func TestStranger(t *testing.T) {
 	})
 }
 
+// The processes of three users may use a file.
+func TestTrusted(t *testing.T) {
+	require.True(t, trusted(0, 1000, 1000), "root")
+	require.True(t, trusted(1000, 1000, 1001), "the owner's user")
+	require.True(t, trusted(1001, 1000, 1001), "the file's user")
+	require.False(t, trusted(1002, 1000, 1001))
+}
+
 // What is in the place of the socket stays there, unless a dead owner left it.
 func TestInTheWay(t *testing.T) {
 	t.Parallel()
@@ -285,23 +288,14 @@ func TestInTheWay(t *testing.T) {
 		t.Run("a program "+name, func(t *testing.T) {
 			t.Parallel()
 			path := filePath(t)
-			l, err := net.Listen("unix", path+".sock")
-			require.NoError(t, err)
-			defer l.Close()
-			go func() {
-				for {
-					nc, err := l.Accept()
-					if err != nil {
-						return
-					}
-					if says == "nothing" {
-						io.Copy(io.Discard, nc)
-					} else {
-						nc.Write([]byte(says))
-					}
-					nc.Close()
+			listenOn(t, path, func(nc net.Conn) {
+				if says == "nothing" {
+					io.Copy(io.Discard, nc)
+				} else {
+					nc.Write([]byte(says))
 				}
-			}()
+				nc.Close()
+			})
 			if says != "nothing" { // a stopped owner, whose file was removed, is as silent
 				refused(t, path, "another program listens")
 			}

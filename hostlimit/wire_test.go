@@ -49,6 +49,22 @@ func pingFrame() []byte {
 	return frame(wire.OpPing, 0, func(b *wire.Body) { b.Ping(&asked) })
 }
 
+// eachFrame calls do with each frame that comes, until the connection ends.
+func eachFrame(nc net.Conn, do func(f *wire.Frame)) {
+	frames := wire.NewReader(nc)
+	for f, err := frames.Next(); err == nil; f, err = frames.Next() {
+		do(f)
+	}
+}
+
+// connectTo makes a connection to an owner that says something, and nothing after it.
+func connectTo(said []byte, timeout time.Duration) (*conn, error) {
+	ours, theirs := net.Pipe()
+	go io.Copy(io.Discard, theirs)
+	go theirs.Write(said)
+	return newConn(ours, nil, timeout, func(*conn, error) {})
+}
+
 // An owner answers any input or ends the connection, and stays healthy.
 func FuzzOwner(f *testing.F) {
 	req := stint.Request{Key: perID.Key("a"), Cost: 1, Limit: stint.PerHour(5)}
