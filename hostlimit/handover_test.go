@@ -463,16 +463,13 @@ func TestReservationAtSilentOwner(t *testing.T) {
 	owner := openOn(t, path, limitsWith(t, map[stint.Name]stint.Limit{perID: stint.PerHour(1)}), nil)
 	guest := dialOn(t, path, nil, nil)
 	spend(t, owner, perID.Key("a"), 1)
-	turn, err := guest.Reserve(perID.Key("a").Cost(1))
-	require.NoError(t, err)
+	turn := reserve(t, guest, perID.Key("a").Cost(1))
 	require.Positive(t, turn.Delay())
 	guest.now.Load().conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
 	eventually(t, func() bool { return len(connsOf(owner)) == 0 }, "the connection is over")
 	require.Positive(t, turn.Delay())
 	require.NoError(t, owner.now.Load().server.Close()) // which waits for giveBack
-	next, err := owner.Reserve(perID.Key("a").Cost(1))
-	require.NoError(t, err)
-	require.Greater(t, next.Delay(), time.Hour)
+	require.Greater(t, reserve(t, owner, perID.Key("a").Cost(1)).Delay(), time.Hour)
 }
 
 // Limits that change after the hello to the next owner reach it before the guest

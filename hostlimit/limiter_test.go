@@ -69,18 +69,14 @@ func TestReserve(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
 		key := perID.Key("a")
 		spend(t, l, key, 100)
-		p, err := l.Reserve(key.Cost(10))
-		require.NoError(t, err)
+		p := reserve(t, l, key.Cost(10))
 		require.Greater(t, p.Delay(), time.Minute)
-		second, err := l.Reserve(key.Cost(10))
-		require.NoError(t, err)
+		second := reserve(t, l, key.Cost(10))
 		require.Greater(t, second.Delay(), p.Delay())
 		second.Cancel()
 		second.Cancel()
 		p.Cancel()
-		p, err = l.Reserve(key.Cost(1))
-		require.NoError(t, err)
-		require.Less(t, p.Delay(), time.Minute, "the tokens are back")
+		require.Less(t, reserve(t, l, key.Cost(1)).Delay(), time.Minute, "the tokens are back")
 		fast := stint.Limit{Burst: 1, Count: 1, Period: 10 * time.Millisecond}
 		for range 3 {
 			require.NoError(t, errorOf(l.Wait(t.Context(), stint.Request{Key: perID.Key("b"), Cost: 1, Limit: fast})))
@@ -91,8 +87,7 @@ func TestReserve(t *testing.T) {
 // A reservation that may go at once no longer may if a hold comes before it goes.
 func TestHoldAfterReserve(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
-		turn, err := l.Reserve(perID.Key("a").Cost(1))
-		require.NoError(t, err)
+		turn := reserve(t, l, perID.Key("a").Cost(1))
 		require.Zero(t, turn.Delay())
 		require.NoError(t, errorOf(l.Hold(perID.Key("a"), l.Now().Add(time.Hour))))
 		require.Positive(t, turn.Delay())

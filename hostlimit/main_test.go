@@ -125,15 +125,8 @@ func dialOn(t testing.TB, path string, names stint.Names, opts *Options) *Limite
 	return g
 }
 
-// limiter is a *stint.Limiter or a *Limiter.
-type limiter interface {
-	Spend(key stint.Key, cost int64) (stint.Decision, error)
-	Check(key stint.Key, cost int64) (stint.Decision, error)
-	Bucket(key stint.Key) (stint.Bucket, error)
-}
-
 // spend returns the Decision on a spend that has no error.
-func spend(t testing.TB, l limiter, key stint.Key, cost int64) stint.Decision {
+func spend(t testing.TB, l vocabulary, key stint.Key, cost int64) stint.Decision {
 	t.Helper()
 	d, err := l.Spend(key, cost)
 	require.NoError(t, err)
@@ -141,7 +134,7 @@ func spend(t testing.TB, l limiter, key stint.Key, cost int64) stint.Decision {
 }
 
 // check returns what Check does at a cost of 0.
-func check(t testing.TB, l limiter, key stint.Key) stint.Decision {
+func check(t testing.TB, l vocabulary, key stint.Key) stint.Decision {
 	t.Helper()
 	d, err := l.Check(key, 0)
 	require.NoError(t, err)
@@ -149,11 +142,19 @@ func check(t testing.TB, l limiter, key stint.Key) stint.Decision {
 }
 
 // bucket returns what Bucket does.
-func bucket(t testing.TB, l limiter, key stint.Key) stint.Bucket {
+func bucket(t testing.TB, l vocabulary, key stint.Key) stint.Bucket {
 	t.Helper()
 	b, err := l.Bucket(key)
 	require.NoError(t, err)
 	return b
+}
+
+// reserve returns what Reserve does.
+func reserve(t testing.TB, l vocabulary, req stint.Request) stint.Reservation {
+	t.Helper()
+	p, err := l.Reserve(req)
+	require.NoError(t, err)
+	return p
 }
 
 // placeFor returns the place of a file.
