@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -245,33 +244,6 @@ func TestStoppedOwner(t *testing.T) {
 	require.Empty(t, owner.stop().Err)
 }
 
-// A guest that dies delays no other. Its place in the queue goes to the
-// requests behind it.
-func TestGuestDies(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, nil)
-	openOn(t, path, limits, nil)
-	dying, next := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
-	key := perID.Key("a")
-	spend(t, next, key, 100)
-	first := reserve(t, next, key.Cost(1))
-	place := reserve(t, dying, key.Cost(50))
-	require.Greater(t, place.Delay(), 30*time.Minute)
-	waits := make(chan error)
-	go func() { waits <- errorOf(dying.Wait(t.Context(), key.Cost(40))) }()
-	tail := func() time.Duration {
-		p := reserve(t, next, key.Cost(1))
-		defer p.Cancel()
-		return p.Delay()
-	}
-	for tail() < 50*time.Minute { // until the other one waits, too
-	}
-	dying.now.Load().conn.nc.Close() // as if it were killed
-	require.ErrorIs(t, <-waits, ErrNoAnswer)
-	for tail() > 2*time.Minute {
-	}
-	require.Positive(t, first.Delay(), "the place of a guest that lives")
-}
-
 // Two versions of a program have different limits for one key. Each keeps its
 // own limit, and both together keep the larger one.
 func TestTwoVersions(t *testing.T) {
@@ -394,30 +366,20 @@ func TestHostileLatency(t *testing.T) {
 		bytes.Repeat([]byte{0xA5}, 1000), binary.BigEndian.AppendUint32(nil, 1<<31),
 		append(helloFrame(), 0, 0, 0), helloFrame()[:5],
 	}
-	var took [2][]time.Duration
-	for turn := range 40 {
-		var conns []net.Conn
-		for i := range 100 {
-			nc := dialRaw(t, path)
-			conns = append(conns, nc)
-			if turn%2 == 1 {
-				nc.Write(attacks[i%len(attacks)])
-			}
-		}
-		for range 1000 {
-			begun := time.Now()
-			spend(t, polite, perID.Key("a"), 1)
-			took[turn%2] = append(took[turn%2], time.Since(begun))
-		}
+	var conns []net.Conn
+	idle, hostile := byTurns(t, polite, 40, func(attack int) {
 		for _, nc := range conns {
 			nc.Close()
 		}
-	}
-	p99 := func(of []time.Duration) time.Duration {
-		slices.Sort(of)
-		return of[len(of)*99/100]
-	}
-	idle, hostile := p99(took[0]), p99(took[1])
+		conns = nil
+		for i := range 100 {
+			nc := dialRaw(t, path)
+			conns = append(conns, nc)
+			if attack == 1 {
+				nc.Write(attacks[i%len(attacks)])
+			}
+		}
+	})
 	t.Logf("p99 %v beside idle connections, %v beside hostile ones: %.2f times", idle, hostile,
 		float64(hostile)/float64(idle))
 	require.Empty(t, owner.stop().Err)

@@ -439,18 +439,26 @@ func TestWhoReads(t *testing.T) {
 	})
 }
 
+// between returns a Limiter with the backend b, which finds no other, and the backend
+// of an owner.
+func between(t *testing.T, b *backend) (l *Limiter, owner *backend) {
+	t.Helper()
+	o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
+	require.NoError(t, err)
+	l = &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
+	l.methods = methods{l}
+	l.limits.Store(declare(limitsWith(t, nil)))
+	l.put(b)
+	own := inMemory(t, stint.NewMemStore(), l.Limits(), nil)
+	return l, &backend{limiter: own, server: &Server{limiter: own}}
+}
+
 // Calls wait for an owner for TakeoverTimeout, and anew after each owner that
 // came and went.
 func TestOwnersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
-		require.NoError(t, err)
-		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
-		l.methods = methods{l}
-		l.limits.Store(declare(limitsWith(t, nil)))
-		l.put(nil)
+		l, own := between(t, nil)
 		gone := &backend{conn: &conn{err: errMoved, slots: make(chan struct{}, 1)}}
-		own := inMemory(t, stint.NewMemStore(), l.Limits(), nil)
 		done := make(chan error)
 		go func() {
 			_, err := l.Spend(perID.Key("a"), 1)
@@ -469,7 +477,7 @@ func TestOwnersComeAndGo(t *testing.T) {
 			change(gone)
 		}
 		time.Sleep(900 * time.Millisecond)
-		change(&backend{limiter: own, server: &Server{limiter: own}})
+		change(own)
 		require.NoError(t, <-done)
 		l.put(nil)
 		begun := time.Now()
@@ -484,13 +492,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, theirs, came := welcomed(t, time.Hour, func(*conn, error) {})
 		defer c.close()
-		o, err := (&Options{TakeoverTimeout: time.Second}).withDefaults()
-		require.NoError(t, err)
-		l := &Limiter{opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
-		l.methods = methods{l}
-		l.limits.Store(declare(limitsWith(t, nil)))
-		l.put(&backend{conn: c})
-		own := inMemory(t, stint.NewMemStore(), l.Limits(), nil)
+		l, own := between(t, &backend{conn: c})
 		done := make(chan error, 1)
 		go func() { done <- errorOf(l.Wait(t.Context(), perID.Key("a").Cost(1))) }()
 		<-came // the hello
@@ -501,7 +503,7 @@ func TestWaitAtOwnerThatLeaves(t *testing.T) {
 		<-time.After(900 * time.Millisecond)
 		synctest.Wait()
 		require.Empty(t, done)
-		l.put(&backend{limiter: own, server: &Server{limiter: own}})
+		l.put(own)
 		close(l.changed)
 		require.NoError(t, <-done)
 	})
@@ -652,26 +654,33 @@ func TestGiveBack(t *testing.T) {
 	require.Equal(t, want, left)
 }
 
-// A guest that is gone leaves its queues at the end first, so the place at the
-// end is free again, and no owner reports it as refused.
+// A guest that dies leaves its queues, at the end first, so the place at the end is
+// free again. Places of others stay, and no owner reports the guest as refused.
 func TestGuestLeavesQueues(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
 	events := newRecorder()
 	owner := openOn(t, path, limits, &Options{OnEvent: events.record})
 	key := perID.Key("a")
 	spend(t, owner, key, 100)
-	first := reserve(t, owner, key.Cost(1))
+	next, guest := openOn(t, path, limits, nil), openOn(t, path, limits, nil)
+	first := reserve(t, next, key.Cost(1))
 	delay := first.Delay()
-	guest := openOn(t, path, limits, nil)
+	waits := make(chan error)
+	go func() { waits <- errorOf(guest.Wait(t.Context(), key.Cost(1))) }()
+	queued := func() (n int) {
+		for h := range owner.Held() {
+			n = h.Waiting
+		}
+		return n
+	}
+	eventually(t, func() bool { return queued() == 2 }, "the other one waits, too")
 	for range 1000 {
 		require.NoError(t, errorOf(guest.Reserve(key.Cost(1))))
 	}
 	guest.now.Load().conn.nc.Close() // as if it were killed
-	for queued := int64(1000); queued > 1; {
-		for h := range owner.Held() {
-			queued = int64(h.Waiting)
-		}
-	}
+	require.ErrorIs(t, <-waits, ErrNoAnswer)
+	eventually(t, func() bool { return queued() <= 1 }, "it has left")
+	require.Positive(t, first.Delay(), "the place of a guest that lives")
 	require.LessOrEqual(t, reserve(t, owner, key.Cost(1)).Delay(), delay+time.Hour/100+time.Second)
 	require.NoError(t, guest.Close())
 	require.NoError(t, owner.Close())

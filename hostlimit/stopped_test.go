@@ -63,6 +63,27 @@ func TestStoppedGuest(t *testing.T) {
 	require.Empty(t, guest.stop().Err)
 }
 
+// byTurns calls prepare with 0 and 1 by turns, and returns the 99th percentile of the
+// times that decisions take after each.
+func byTurns(t *testing.T, polite *Limiter, turns int, prepare func(way int)) (first, second time.Duration) {
+	t.Helper()
+	var took [2][]time.Duration
+	for turn := range turns {
+		way := turn % 2
+		prepare(way)
+		for range 1000 {
+			begun := time.Now()
+			spend(t, polite, perID.Key("a"), 1)
+			took[way] = append(took[way], time.Since(begun))
+		}
+	}
+	p99 := func(of []time.Duration) time.Duration {
+		slices.Sort(of)
+		return of[len(of)*99/100]
+	}
+	return p99(took[0]), p99(took[1])
+}
+
 // TestStoppedLatency measures how much stopped guests slow the others down. By
 // turns, a polite guest decides beside guests that run, and beside the same
 // guests while they are stopped.
@@ -76,22 +97,11 @@ func TestStoppedLatency(t *testing.T) {
 		guests[i] = startWorker(t, workerOptions{Path: path, Limit: whole, ID: "a"}, false)
 		guests[i].waitFor("guest", 1)
 	}
-	var took [2][]time.Duration
-	for turn := range 80 {
+	run, stop := byTurns(t, polite, 80, func(stop int) {
 		for _, g := range guests {
-			require.NoError(t, g.cmd.Process.Signal([]syscall.Signal{syscall.SIGCONT, syscall.SIGSTOP}[turn%2]))
+			require.NoError(t, g.cmd.Process.Signal([]syscall.Signal{syscall.SIGCONT, syscall.SIGSTOP}[stop]))
 		}
-		for range 1000 {
-			begun := time.Now()
-			spend(t, polite, perID.Key("a"), 1)
-			took[turn%2] = append(took[turn%2], time.Since(begun))
-		}
-	}
-	p99 := func(of []time.Duration) time.Duration {
-		slices.Sort(of)
-		return of[len(of)*99/100]
-	}
-	run, stop := p99(took[0]), p99(took[1])
+	})
 	t.Logf("p99 %v beside guests that run, %v beside stopped ones: %.2f times", run, stop, float64(stop)/float64(run))
 	for _, g := range append(guests, owner) {
 		require.NoError(t, g.cmd.Process.Signal(syscall.SIGCONT))
