@@ -268,16 +268,18 @@ func TestNoFileBesideListener(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-// A process whose file was replaced before it could listen leaves the socket of
-// the new file's owner alone.
-func TestLateOwner(t *testing.T) {
+// A process whose file was replaced leaves the socket of the new file's owner alone,
+// when it would listen and when it stops.
+func TestOldOwner(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	late := openAlone(t, path, limits, nil)
+	own := openAlone(t, path, limits, nil)
+	old := serveOn(t, own, path)
 	require.NoError(t, os.Remove(path))
-	owner := openOn(t, path, limits, nil)
-	require.Equal(t, RoleOwner, owner.Role())
-	require.ErrorIs(t, errorOf(Serve(late, path, nil)), ErrNoOwner)
-	require.True(t, owner.now.Load().server.socket.inPlace())
+	next := serveOn(t, openAlone(t, path, limits, nil), path)
+	require.ErrorIs(t, errorOf(Serve(own, path, nil)), ErrNoOwner)
+	require.True(t, next.socket.inPlace())
+	require.NoError(t, old.Close())
+	dialOn(t, path, nil, nil)
 }
 
 // A process is no guest of an owner that has another file than the one at the
@@ -346,36 +348,6 @@ func TestFileReplaced(t *testing.T) {
 	}
 	require.Equal(t, 1, owners)
 	require.False(t, spend(t, all[0], perID.Key("a"), 1).Allowed)
-}
-
-// A process that starts after another file was put at the path owns that file.
-// The old owner does not remove the new socket when it closes.
-func TestOldOwnerLeavesTheNewSocket(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, nil)
-	own := openAlone(t, path, limits, nil)
-	old, err := Serve(own, path, nil)
-	require.NoError(t, err)
-	require.NoError(t, os.Remove(path))
-	next := openAlone(t, path, limits, nil)
-	serveOn(t, next, path)
-	require.NoError(t, old.Close())
-	g, err := Dial(path, nil, nil)
-	require.NoError(t, err)
-	require.NoError(t, g.Close())
-}
-
-// A socket that was removed comes back.
-func TestSocketRemoved(t *testing.T) {
-	path, limits := filePath(t), limitsWith(t, nil)
-	openOn(t, path, limits, nil)
-	require.NoError(t, os.Remove(path+".sock"))
-	eventually(t, func() bool {
-		g, err := Dial(path, nil, nil)
-		if err == nil {
-			g.Close()
-		}
-		return err == nil
-	}, "the owner makes it anew")
 }
 
 // A Snapshot of a guest, which needs a connection of its own, waits for the next
@@ -466,7 +438,7 @@ func TestReservationAtSilentOwner(t *testing.T) {
 	turn := reserve(t, guest, perID.Key("a").Cost(1))
 	require.Positive(t, turn.Delay())
 	guest.now.Load().conn.fail(fmt.Errorf("%w for a second", ErrNoAnswer)) // as watch does
-	eventually(t, func() bool { return len(connsOf(owner)) == 0 }, "the connection is over")
+	eventually(t, func() bool { return len(connsOf(owner.now.Load().server)) == 0 }, "the connection is over")
 	require.Positive(t, turn.Delay())
 	require.NoError(t, owner.now.Load().server.Close()) // which waits for giveBack
 	require.Greater(t, reserve(t, owner, perID.Key("a").Cost(1)).Delay(), time.Hour)

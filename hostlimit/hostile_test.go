@@ -501,9 +501,7 @@ func TestSnapshotsOfGuestsThatAreGone(t *testing.T) {
 		require.NoError(t, errorOf(all[i].Write(snapshot)))
 	}
 	busy := func() (n int) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for c := range s.conns {
+		for _, c := range connsOf(s) {
 			c.mu.Lock()
 			n += c.busy
 			c.mu.Unlock()
@@ -514,7 +512,7 @@ func TestSnapshotsOfGuestsThatAreGone(t *testing.T) {
 	for _, nc := range all {
 		require.NoError(t, nc.Close())
 	}
-	eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.conns) == 0 }, "they are gone")
+	eventually(t, func() bool { return len(connsOf(s)) == 0 }, "they are gone")
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
 	select { // while the copy is under way

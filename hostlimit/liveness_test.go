@@ -624,10 +624,7 @@ func TestManyNames(t *testing.T) {
 	require.Equal(t, RoleGuest, guest.Role())
 	spend(t, guest, stint.Name(count).Key("a"), 1)
 	require.Len(t, guest.Stats().Limits, count)
-	s := owner.now.Load().server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
+	for _, c := range connsOf(owner.now.Load().server) {
 		require.Empty(t, c.names)
 	}
 }

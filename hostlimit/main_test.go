@@ -197,8 +197,7 @@ func (r *recorder) wait(t testing.TB, role Role, failed bool) Event {
 }
 
 // connsOf returns the connections of an owner.
-func connsOf(owner *Limiter) (all []*serverConn) {
-	s := owner.now.Load().server
+func connsOf(s *Server) (all []*serverConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {

@@ -15,15 +15,11 @@ import (
 func TestNumber(t *testing.T) {
 	t.Parallel()
 	path := filePath(t)
-	limitsOf := func(names stint.Names) *stint.Limits {
-		limits := newLimits(t, names)
-		return limits
-	}
-	orders := limitsOf(stint.Names{7: {Label: "Orders", Limit: stint.PerDay(7)}})
-	require.NoError(t, openOn(t, path, limitsOf(stint.Names{
+	orders := newLimits(t, stint.Names{7: {Label: "Orders", Limit: stint.PerDay(7)}})
+	require.NoError(t, openOn(t, path, newLimits(t, stint.Names{
 		1: {Label: "Total", ID: stint.Shared, Limit: stint.PerDay(7)}}), nil).Close())
 	owner := openOn(t, path, orders, nil)
-	guest := openOn(t, path, limitsOf(nil), nil)
+	guest := openOn(t, path, newLimits(t, nil), nil)
 	require.Equal(t, RoleGuest, guest.Role())
 	number := func(l *Limiter, label string, want stint.Name) {
 		t.Helper()

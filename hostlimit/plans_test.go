@@ -19,9 +19,8 @@ import (
 func TestKeepOverrides(t *testing.T) {
 	path := filePath(t)
 	limits := func(bob stint.Limit) *stint.Limits {
-		l := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}},
+		return newLimits(t, stint.Names{perID: {Label: "PerID", Limit: stint.PerHour(2)}},
 			stint.Override{Key: perID.Key("bob"), Limit: bob})
-		return l
 	}
 	keep := &Options{LimiterOptions: stint.Options{KeepOverrides: true}}
 	owner, guest := openOn(t, path, limits(stint.PerHour(3)), keep), openOn(t, path, limits(stint.PerHour(3)), keep)

@@ -50,7 +50,7 @@ func TestStoppedGuest(t *testing.T) {
 			require.True(t, spend(t, polite, perID.Key("b"), 1).Allowed)
 		}
 		require.NoError(t, owner.Health())
-		for _, c := range connsOf(owner) {
+		for _, c := range connsOf(owner.now.Load().server) {
 			require.LessOrEqual(t, c.out.Unsent(), 2*wire.MaxFrame)
 			c.mu.Lock()
 			busy := c.busy

@@ -228,7 +228,7 @@ func TestStranger(t *testing.T) {
 		owner := openOn(t, path, limits, nil)
 		require.Equal(t, RoleOwner, owner.Role())
 		require.Equal(t, "<nil>\n", startStranger(t, exe, strangerOptions{Open: path}))
-		eventually(t, func() bool { return len(connsOf(owner)) == 1 }, "it is a guest")
+		eventually(t, func() bool { return len(connsOf(owner.now.Load().server)) == 1 }, "it is a guest")
 		require.NoError(t, owner.Close())
 		eventually(t, func() bool {
 			g, err := Dial(path, nil, nil)
