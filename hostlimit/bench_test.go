@@ -15,10 +15,7 @@ import (
 // BenchmarkSpend measures a Limiter in both roles. The owner of the guest is
 // another process.
 func BenchmarkSpend(b *testing.B) {
-	limits, err := stint.NewLimits(stint.Names{perID: {Label: "PerID", Limit: whole}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	limits := newLimits(b, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	run := func(b *testing.B, callers int, spend func(stint.Key, int64) (stint.Decision, error)) {
 		b.ReportAllocs()
 		var all sync.WaitGroup
@@ -35,10 +32,7 @@ func BenchmarkSpend(b *testing.B) {
 		all.Wait()
 	}
 	path := filePath(b)
-	alone, err := stint.Open(path, limits, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	alone := openAlone(b, path, limits, nil)
 	b.Run("no guests", func(b *testing.B) { run(b, 1, alone.Spend) })
 	alone.Close()
 	owner := openOn(b, path, limits, nil)

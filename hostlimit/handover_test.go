@@ -286,9 +286,7 @@ func TestOldOwner(t *testing.T) {
 // path, even if that owner has not noticed yet.
 func TestOwnerOfAnotherFile(t *testing.T) {
 	path, limits := filePath(t), limitsWith(t, nil)
-	own, err := stint.Open(path, limits, nil) // which another process has
-	require.NoError(t, err)
-	defer own.Close()
+	openAlone(t, path, limits, nil) // as another process does
 	id, err := place{file: path}.fileID()
 	require.NoError(t, err)
 	var theirs atomic.Pointer[wire.FileID]

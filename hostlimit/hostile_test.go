@@ -402,11 +402,7 @@ func TestBounds(t *testing.T) {
 		}
 		return n
 	}
-	dial := func(t *testing.T) *Limiter {
-		g, err := Dial(path, nil, &Options{TakeoverTimeout: time.Minute})
-		require.NoError(t, err)
-		return g
-	}
+	dial := func(t *testing.T) *Limiter { return dialOn(t, path, nil, &Options{TakeoverTimeout: time.Minute}) }
 	empty := func(t *testing.T) {
 		eventually(t, func() bool { return waiting() == 0 }, "a guest that is gone has no places")
 	}
@@ -444,7 +440,6 @@ func TestBounds(t *testing.T) {
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, "bytes of Names")
 		g := dial(t)
-		defer g.Close()
 		for _, part := range wire.Split(names) {
 			if err = g.now.Load().conn.do(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: part}); err != nil {
 				break

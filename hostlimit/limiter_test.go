@@ -145,10 +145,8 @@ func TestClockOfAGuest(t *testing.T) {
 	var ahead atomic.Int64
 	step := func(d time.Duration) { ahead.Add(int64(d)) }
 	store := stepStore{stint.NewMemStore(), func() { step(time.Hour) }}
-	owner, err := stint.New(store, limitsWith(t, nil), &stint.Options{
+	owner := inMemory(t, store, limitsWith(t, nil), &stint.Options{
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
-	require.NoError(t, err)
-	defer owner.Close()
 	path := filePath(t)
 	serveOn(t, owner, path)
 	guest, idle := openOn(t, path, limitsWith(t, nil), nil), openOn(t, path, limitsWith(t, nil), nil)

@@ -215,7 +215,6 @@ func deafOwner(t *testing.T, timeout time.Duration) *conn {
 func TestContextOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guestOn(t, deafOwner(t, time.Minute))
-		defer g.Close()
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -276,7 +275,6 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, theirs, came := welcomed(t, time.Minute, func(*conn, error) {})
 		g := guestOn(t, c)
-		defer g.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, errorOf(g.Wait(ctx, perID.Key("a").Cost(3))), context.DeadlineExceeded)
@@ -303,7 +301,6 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := guestOn(t, deafOwner(t, time.Second))
-		defer g.Close()
 		time.Sleep(time.Hour) // without calls it may be silent
 		begun := time.Now()
 		require.ErrorIs(t, errorOf(g.Spend(perID.Key("a"), 1)), ErrNoAnswer)
@@ -395,7 +392,6 @@ func TestWhoReads(t *testing.T) {
 		}
 		<-came // the hello
 		g := guestOn(t, c)
-		defer g.Close()
 		call := func(do func() error) (id uint32, over chan error) {
 			over = make(chan error, 1)
 			go func() { over <- do() }()
@@ -734,7 +730,6 @@ func TestAnswersOfSpends(t *testing.T) {
 func TestPartOfASpend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, theirs, came := welcomed(t, time.Minute, func(*conn, error) {})
-		defer c.close()
 		<-came // the hello
 		go func() { theirs.Write(frame(wire.OpPart, (<-came).ID, nil)) }()
 		_, err := guestOn(t, c).Spend(perID.Key("a"), 1)

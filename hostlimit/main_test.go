@@ -236,10 +236,12 @@ func addNames(l interface {
 	return l.SetLimits(limits)
 }
 
-// guestOn returns what Dial would, with a connection.
+// guestOn returns what Dial would, with a connection, until the end of the test.
 func guestOn(t testing.TB, c *conn) *Limiter {
 	o, err := (*Options)(nil).withDefaults()
 	require.NoError(t, err)
 	limits := newLimits(t, nil)
-	return asking(c, limits, o)
+	g := asking(c, limits, o)
+	t.Cleanup(func() { g.Close() })
+	return g
 }

@@ -56,10 +56,8 @@ func TestNumberBesideNamesOfGuests(t *testing.T) {
 	limits := newLimits(t, stint.Names{
 		4: {Label: "Logins", Limit: stint.PerHour(3)}, 7: {Label: "Mails", Limit: stint.PerHour(3)}})
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
-	trees, err := Dial(path, stint.Names{
+	trees := dialOn(t, path, stint.Names{
 		20: {Label: "All", ID: stint.Shared}, 21: {Label: "Each", Parent: 20}, 22: {Label: "Own"}}, nil)
-	require.NoError(t, err)
-	defer trees.Close()
 	for label, want := range map[string]stint.Name{"Mails": 7, "New": 5, "Own": 22} {
 		for _, l := range []*Limiter{other, guest, trees, owner} {
 			n, err := l.Number(label)

@@ -84,9 +84,7 @@ func FuzzOwner(f *testing.F) {
 	}
 	f.Add(append(said, pingFrame()...))
 	limits := newLimits(f, testNames)
-	l, err := stint.New(stint.NewMemStore(), limits, nil)
-	require.NoError(f, err)
-	f.Cleanup(func() { l.Close() })
+	l := inMemory(f, stint.NewMemStore(), limits, nil)
 	s := &Server{limiter: l, ctx: f.Context(), maxGuests: 1, conns: make(map[*serverConn]bool), snapshots: make(chan struct{}, 1)}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		ours, theirs := net.Pipe()
@@ -130,7 +128,6 @@ func FuzzGuest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer c.close()
 		g := guestOn(t, c)
 		d, err := g.Spend(perID.Key("a"), 1)
 		if err != nil {
