@@ -56,8 +56,7 @@ func TestCommit(t *testing.T) {
 		require.Equal(t, []int64{2, 4, 0, 1}, []int64{st.Commit.Saves, st.Commit.Buckets, st.Commit.Failures, st.Leases})
 		require.NoError(t, st.Commit.Err)
 		r.disk.on(func(storeOp) error { return errDisk })
-		_, err = r.Spend(synced.Key("a"), 1)
-		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, errorOf(r.Spend(synced.Key("a"), 1)), ErrNotDurable)
 		r.disk.on(nil)
 		st = r.Stats()
 		require.Equal(t, []int64{2, 4, 1}, []int64{st.Commit.Saves, st.Commit.Buckets, st.Commit.Failures})
@@ -68,8 +67,7 @@ func TestCommit(t *testing.T) {
 		r.disk.shut()
 		before := goroutines(t)
 		for i := range 20 {
-			_, err := r.Spend(key, 1)
-			require.ErrorIs(t, err, ErrNotDurable)
+			require.ErrorIs(t, errorOf(r.Spend(key, 1)), ErrNotDurable)
 			require.ErrorIs(t, errorOf(r.Hold(held, r.Now().Add(time.Duration(i+1)*time.Hour))), ErrNotDurable)
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
@@ -177,8 +175,7 @@ func TestCommit(t *testing.T) {
 	})
 	run("a failed commit", Options{}, func(t *testing.T, r *rig) {
 		r.disk.fail(errDisk, "save")
-		_, err := r.Spend(synced.Key("a"), 1)
-		require.ErrorIs(t, err, ErrNotDurable)
+		require.ErrorIs(t, errorOf(r.Spend(synced.Key("a"), 1)), ErrNotDurable)
 		require.Zero(t, r.Stats().Limits[synced].Allowed)
 		require.EqualValues(t, 1, r.Stats().Dirty, "it may be on file")
 		r.disk.fail(nil)
@@ -351,8 +348,7 @@ func TestAnswerBuildsOnFailedCommit(t *testing.T) {
 			_, err := r.SpendAll(Request{Key: key, Cost: 30}, Request{Key: synced.Key("a"), Cost: 1})
 			return err
 		}, func() {
-			_, err := r.Raise(Request{Key: key}, full)
-			require.NoError(t, err)
+			require.NoError(t, errorOf(r.Raise(Request{Key: key}, full)))
 		})
 		require.GreaterOrEqual(t, r.spent(key), int64(20))
 	})
@@ -500,8 +496,7 @@ func TestDoContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		r.disk.shut()
-		_, err := r.Do(ctx, []Request{key.Cost(10)}, nil)
-		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, errorOf(r.Do(ctx, []Request{key.Cost(10)}, nil)), context.Canceled)
 		require.EqualValues(t, 10, r.spent(key), "a client that goes early spends like others")
 		d, err := r.Do(ctx, []Request{key.Cost(1)}, nil)
 		require.NoError(t, err, "a denial waits for nothing")

@@ -425,8 +425,7 @@ func TestGivenLimit(t *testing.T) {
 		require.Equal(t, Decision{Allowed: true, Taken: 1000, Remaining: math.MaxInt64, Key: key}, d)
 		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
-		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: Blocked})
-		require.ErrorIs(t, err, ErrBlocked)
+		require.ErrorIs(t, errorOf(r.Reserve(Request{Key: key, Cost: 1, Limit: Blocked})), ErrBlocked)
 		require.NoError(t, errorOf(r.Wait(t.Context(), Request{Key: key, Cost: 1000, Limit: Unlimited})))
 		r.hold(key, time.Hour)
 		for _, limit := range []Limit{ten, Unlimited, {}} {
@@ -506,8 +505,7 @@ func TestGivenLimit(t *testing.T) {
 		for key, want := range map[Key]error{nobody.Key("a"): ErrUnknownName, everyone.Key("a"): ErrInvalidID,
 			perID.Key(""): ErrInvalidID} {
 			for range 2 {
-				_, err := r.SpendAll(Request{Key: key, Cost: 1, Limit: ten})
-				require.ErrorIs(t, err, want)
+				require.ErrorIs(t, errorOf(r.SpendAll(Request{Key: key, Cost: 1, Limit: ten})), want)
 			}
 		}
 		require.EqualValues(t, 5, r.left(key))
@@ -554,8 +552,7 @@ func TestResetOfGiven(t *testing.T) {
 						require.Zero(t, r.Stats().Resident)
 					}
 					if evicted == "and loaded by a Check" {
-						_, err := r.Check(key, 1)
-						require.NoError(t, err)
+						require.NoError(t, errorOf(r.Check(key, 1)))
 					}
 					require.NoError(t, r.Reset(key))
 					require.Zero(t, r.stored(key), "%v, %v, evicted %v, held %v", level, key, evicted, held)
@@ -585,8 +582,7 @@ func TestRefundWithoutSpent(t *testing.T) {
 	key := perID.Key("a")
 	r.take(key, 3)
 	for _, reqs := range [][]Request{{key.Cost(1)}, {perID.Key("b").Cost(1).SpentAt(JustSpent), key.Cost(1)}} {
-		_, err := r.Refund(reqs...)
-		require.ErrorContains(t, err, "no Spent")
+		require.ErrorContains(t, errorOf(r.Refund(reqs...)), "no Spent")
 		require.EqualValues(t, 2, r.left(key))
 	}
 	for _, req := range []Request{{Key: key}, {Key: key, Cost: 2, Mode: CheckOnly}} {
@@ -621,8 +617,7 @@ func TestRaise(t *testing.T) {
 		r := newLevels(t, ten)
 		key := inMemory.Key("a")
 		r.take(key, 5)
-		_, err := r.Reserve(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
-		require.NoError(t, err)
+		require.NoError(t, errorOf(r.Reserve(Request{Key: key, Cost: 1, Limit: PerSecond(1)})))
 		full, err := r.Raise(Request{Key: key}, r.Now().Add(10*time.Second))
 		require.NoError(t, err)
 		r.clock.Advance(5 * time.Second)
@@ -671,8 +666,7 @@ func TestRaise(t *testing.T) {
 			{midnight.Add(-time.Hour), 10}, {midnight, 10}, {midnight.Add(3), 7}, {midnight.Add(time.Hour), 0},
 		} {
 			key := perID.Key(c.full.String())
-			_, err := r.Raise(Request{Key: key}, c.full)
-			require.NoError(t, err)
+			require.NoError(t, errorOf(r.Raise(Request{Key: key}, c.full)))
 			require.Equal(t, c.left, r.left(key))
 		}
 	})
@@ -716,9 +710,8 @@ func TestRaise(t *testing.T) {
 	}
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
-		_, err := r.Raise(Request{Key: Key{99, "a"}}, r.Now())
-		require.ErrorIs(t, err, ErrUnknownName)
-		_, err = r.Raise(Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}, r.Now())
+		require.ErrorIs(t, errorOf(r.Raise(Request{Key: Key{99, "a"}}, r.Now())), ErrUnknownName)
+		_, err := r.Raise(Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}, r.Now())
 		require.ErrorAs(t, err, new(*ConfigError))
 		limits, err := NewLimits(Names{
 			1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},

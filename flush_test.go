@@ -76,8 +76,7 @@ func TestFlusher(t *testing.T) {
 			r.take(key, 1)
 			pass(5 * time.Second)
 			r.take(key, 1)
-			_, err := r.Spend(perID.Key("b"), 1)
-			require.ErrorIs(t, err, errDisk, "a bucket that must be loaded")
+			require.ErrorIs(t, errorOf(r.Spend(perID.Key("b"), 1)), errDisk, "a bucket that must be loaded")
 			require.Len(t, events, 1, "the first failure in a row")
 			require.Equal(t, FlushFailed, events[0].Kind)
 			require.ErrorIs(t, events[0].Err, errDisk)
@@ -224,8 +223,7 @@ func TestMakeSpaceAfterFailure(t *testing.T) {
 	}
 	r.disk.fail(errDisk, "save")
 	for call := range 20 {
-		_, err := r.Spend(flushed.Key("new"), 1)
-		require.ErrorIs(t, err, ErrFull)
+		require.ErrorIs(t, errorOf(r.Spend(flushed.Key("new"), 1)), ErrFull)
 		if call > 0 {
 			require.Less(t, len(r.disk.latest()), 2*64)
 		}

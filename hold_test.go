@@ -60,8 +60,7 @@ func TestHold(t *testing.T) {
 		for range 2 {
 			r.reserve(single.Key("queued"), 1)
 		}
-		_, err := r.Spend(key, 1)
-		require.ErrorIs(t, err, ErrFull)
+		require.ErrorIs(t, errorOf(r.Spend(key, 1)), ErrFull)
 		r.hold(key, time.Hour)
 		end, err := r.Hold(key, r.Now().Add(2*time.Hour))
 		require.NoError(t, err)
@@ -76,8 +75,7 @@ func TestHold(t *testing.T) {
 		require.NoError(t, r.Flush())
 		r.evictAll()
 		r.disk.fail(errDisk, "load")
-		_, err := r.Spend(key, 1)
-		require.ErrorIs(t, err, errDisk)
+		require.ErrorIs(t, errorOf(r.Spend(key, 1)), errDisk)
 		r.hold(key, time.Hour)
 		r.disk.fail(nil)
 		r.held(key, time.Hour)

@@ -81,8 +81,7 @@ func TestLaneAfterContention(t *testing.T) {
 	require.True(t, l.Allow(hot))
 	i, _ := a.shard.Find(1, "hot", a.hash)
 	require.NotEqual(t, laneOf(l, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
-	_, err := l.Check(hot, 1)
-	require.NoError(t, err)
+	require.NoError(t, errorOf(l.Check(hot, 1)))
 	require.EqualValues(t, 998, remainingOf(t, l, hot))
 	require.NotNil(t, laneOf(l, hot), "a Check has retired it")
 	ds := make([]Decision, 1)
@@ -169,8 +168,7 @@ func TestLaneHistories(t *testing.T) {
 		clock.Advance(time.Minute)
 		key := Name(1).Key(fmt.Sprint(n % 8))
 		taken := rnd.Int64N(3)
-		_, err := l.Spend(key, taken)
-		require.NoError(t, err)
+		require.NoError(t, errorOf(l.Spend(key, taken)))
 		if promote(l, key) {
 			promoted++
 		}

@@ -26,30 +26,23 @@ func TestNew(t *testing.T) {
 		"stint: MaxResident -1: want more than 0":                                 {MaxResident: -1},
 		"stint: Durability Durability(5): want Memory, Flushed, Leased or Synced": {Durability: 5},
 	} {
-		_, err := New(NewMemStore(), limits, opts)
-		require.EqualError(t, err, want)
-		_, err = Open(filepath.Join(t.TempDir(), "buckets.db"), limits, opts)
-		require.EqualError(t, err, want)
+		require.EqualError(t, errorOf(New(NewMemStore(), limits, opts)), want)
+		require.EqualError(t, errorOf(Open(filepath.Join(t.TempDir(), "buckets.db"), limits, opts)), want)
 	}
-	_, err := New(NewMemStore(), nil, nil)
-	require.EqualError(t, err, "stint: New: no limits")
-	_, err = New(nil, limits, nil)
-	require.EqualError(t, err, "stint: New: no store")
-	_, err = Open("", limits, nil)
-	require.EqualError(t, err, "stint: open: the path is empty")
-	_, err = Open(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
+	require.EqualError(t, errorOf(New(NewMemStore(), nil, nil)), "stint: New: no limits")
+	require.EqualError(t, errorOf(New(nil, limits, nil)), "stint: New: no store")
+	require.EqualError(t, errorOf(Open("", limits, nil)), "stint: open: the path is empty")
+	_, err := Open(filepath.Join(t.TempDir(), "buckets.db"), nil, nil)
 	require.EqualError(t, err, "stint: Open: no limits")
 
 	for _, op := range []string{"declare", "all"} {
 		broken := &fakeStore{Store: NewMemStore()}
 		broken.fail(errDisk, op)
-		_, err = New(broken, limits, nil)
-		require.ErrorIs(t, err, errDisk, op)
+		require.ErrorIs(t, errorOf(New(broken, limits, nil)), errDisk, op)
 	}
 	mem := NewMemStore()
 	save(t, mem, Change{Unknown.Key("no key"), 1})
-	_, err = New(mem, limits, nil)
-	require.ErrorIs(t, err, ErrCorrupt)
+	require.ErrorIs(t, errorOf(New(mem, limits, nil)), ErrCorrupt)
 }
 
 func TestEventKind(t *testing.T) {
@@ -98,8 +91,7 @@ func TestClose(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := r.Spend(perID.Key("a"), 1)
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errorOf(r.Spend(perID.Key("a"), 1)), ErrClosed)
 	})
 	t.Run("SetLimits by a listener for which Close waits", func(t *testing.T) {
 		limits := testLimits(t)
@@ -161,17 +153,14 @@ func TestNoSpace(t *testing.T) {
 		r := rigOn(t, NewMemStore(), limits, Options{MaxResident: 1})
 		r.disk.fail(errDisk, "save")
 		r.take(perID.Key("a"), 1)
-		_, err := r.Spend(perID.Key("b"), 1)
-		require.ErrorIs(t, err, ErrFull)
+		require.ErrorIs(t, errorOf(r.Spend(perID.Key("b"), 1)), ErrFull)
 		tries := r.disk.count()
 		r.take(off.Key("b"), 1)
 		require.False(t, r.spend(everyone.Key(""), 1).Allowed)
 		require.False(t, r.spendGiven(perID.Key("b"), 1, Blocked).Allowed)
 		require.True(t, r.spendGiven(perID.Key("b"), 1, Unlimited).Allowed)
-		_, err = r.Spend(nobody.Key("b"), 1)
-		require.ErrorIs(t, err, ErrUnknownName)
-		_, err = r.Spend(perID.Key(""), 1)
-		require.ErrorIs(t, err, ErrInvalidID)
+		require.ErrorIs(t, errorOf(r.Spend(nobody.Key("b"), 1)), ErrUnknownName)
+		require.ErrorIs(t, errorOf(r.Spend(perID.Key(""), 1)), ErrInvalidID)
 		require.Equal(t, tries, r.disk.count(), "none of them needs space")
 	})
 	t.Run("all have queues", func(t *testing.T) {
@@ -191,8 +180,7 @@ func TestNoSpace(t *testing.T) {
 			before := goroutines(t)
 			for range 20 {
 				begun := time.Now()
-				_, err := r.Spend(flushed.Key("b"), 1)
-				require.ErrorIs(t, err, ErrFull)
+				require.ErrorIs(t, errorOf(r.Spend(flushed.Key("b"), 1)), ErrFull)
 				require.Equal(t, 5*time.Second, time.Since(begun))
 				r.take(flushed.Key("a"), 0) // it is in memory
 			}
@@ -264,13 +252,11 @@ func TestSetLimits(t *testing.T) {
 	for _, names := range []Names{{perID: spec("Other")}, {77: spec("PerID")}, {perID: spec("Renamed"), 78: spec("New")}} {
 		require.ErrorIs(t, r.SetLimits(limitsOf(t, names, nil)), ErrNameMismatch)
 		require.False(t, r.spend(key, 1).Allowed, "the old limits are in force")
-		_, err := r.Spend(Name(78).Key("a"), 1)
-		require.ErrorIs(t, err, ErrUnknownName)
+		require.ErrorIs(t, errorOf(r.Spend(Name(78).Key("a"), 1)), ErrUnknownName)
 	}
 	require.NoError(t, r.SetLimits(limitsOf(t, Names{79: spec("New")}, nil)))
 	require.EqualValues(t, 0, r.spend(Name(79).Key("a"), 1).Remaining)
-	_, err := r.Spend(key, 1)
-	require.ErrorIs(t, err, ErrUnknownName, "no longer declared")
+	require.ErrorIs(t, errorOf(r.Spend(key, 1)), ErrUnknownName, "no longer declared")
 	again := testLimits(t)
 	require.NoError(t, r.SetLimits(again))
 	require.Same(t, again, r.Limits())
@@ -516,12 +502,10 @@ func TestBucket(t *testing.T) {
 			{nobody.Key("a"), ErrUnknownName}, {Key{}, ErrUnknownName}, {perID.Key(""), ErrInvalidID},
 			{everyone.Key("a"), ErrInvalidID}, {perID.Key(strings.Repeat("x", maxIDLen+1)), ErrInvalidID},
 		} {
-			_, err := r.Bucket(tc.key)
-			require.ErrorIs(t, err, tc.want)
+			require.ErrorIs(t, errorOf(r.Bucket(tc.key)), tc.want)
 		}
 		r.disk.fail(errDisk)
-		_, err := r.Bucket(perID.Key("stored"))
-		require.ErrorIs(t, err, errDisk)
+		require.ErrorIs(t, errorOf(r.Bucket(perID.Key("stored"))), errDisk)
 		require.EqualValues(t, 3, r.bucket(perID.Key("spent")).Remaining, "it is in memory")
 		st := r.Stats()
 		require.EqualValues(t, 2, st.Limits[Unknown].Errors)
@@ -667,8 +651,7 @@ func TestHealth(t *testing.T) {
 			key := synced.Key("a")
 			r.take(key, 1)
 			r.disk.fail(errDisk, "save")
-			_, err := r.Spend(key, 1)
-			require.ErrorIs(t, err, ErrNotDurable)
+			require.ErrorIs(t, errorOf(r.Spend(key, 1)), ErrNotDurable)
 			require.ErrorIs(t, r.Health(), errDisk)
 			r.tick()
 			require.EqualValues(t, 1, r.Stats().Flush.Failures)

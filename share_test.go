@@ -173,8 +173,7 @@ func TestShare(t *testing.T) {
 		r.take(theTotal, 800)
 		r.take(acme, 100)
 		require.EqualValues(t, 0, r.check(theTotal, 0).Remaining)
-		_, err = r.Spend(theTotal, 1001)
-		require.ErrorIs(t, err, ErrCostOverBurst)
+		require.ErrorIs(t, errorOf(r.Spend(theTotal, 1001)), ErrCostOverBurst)
 	})
 	run("together", func(t *testing.T, r *rig) {
 		d := r.spendAll(Request{Key: sharePlain.Key("a"), Cost: 6 - 1}, Request{Key: acme, Cost: 10})
@@ -218,11 +217,9 @@ func TestShare(t *testing.T) {
 	})
 	run("errors", func(t *testing.T, r *rig) {
 		for _, key := range []Key{acme, theTotal, acmeFloor} {
-			_, err := r.Reserve(key.Cost(1))
-			require.ErrorIs(t, err, errors.ErrUnsupported)
+			require.ErrorIs(t, errorOf(r.Reserve(key.Cost(1))), errors.ErrUnsupported)
 		}
-		_, err := r.Spend(shareTenant.Key(""), 1)
-		require.ErrorIs(t, err, ErrInvalidID)
+		require.ErrorIs(t, errorOf(r.Spend(shareTenant.Key(""), 1)), ErrInvalidID)
 		require.ErrorIs(t, r.DoEach(context.Background(), []Request{{Key: acme, Cost: 601}}, make([]Decision, 1)), ErrCostOverBurst)
 	})
 	run("stats", func(t *testing.T, r *rig) {
@@ -390,8 +387,7 @@ func TestShareWith(t *testing.T) {
 		with, err := ls.With(moved...)
 		require.NoError(t, err)
 		require.EqualValues(t, 850, with.totals[0].Burst())
-		_, err = with.With(floor("umbrella", PerSecond(200)), floor("acme", PerSecond(100)))
-		require.NoError(t, err)
+		require.NoError(t, errorOf(with.With(floor("umbrella", PerSecond(200)), floor("acme", PerSecond(100)))))
 
 		wrong := []Override{floor("globex", PerSecond(700)), floor("acme", PerSecond(800)), floor("initech", Blocked)}
 		rand.Shuffle(len(wrong), func(i, k int) { wrong[i], wrong[k] = wrong[k], wrong[i] })
@@ -618,8 +614,7 @@ func TestShareFailedCommit(t *testing.T) {
 					r.disk.shut()
 					var wg sync.WaitGroup
 					wg.Go(func() {
-						_, err := c.op(r)
-						require.ErrorIs(t, err, ErrNotDurable)
+						require.ErrorIs(t, errorOf(c.op(r)), ErrNotDurable)
 					})
 					synctest.Wait()
 					if disturbed {
@@ -1019,8 +1014,7 @@ func TestBecomesShare(t *testing.T) {
 		share := limitsOf(t, Names{1: {Label: "one", Limit: PerHour(5), Parent: 3}, 3: total}, nil)
 		r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "one", Limit: EachHour(5, time.UTC)}}, nil), Options{})
 		change(r, one, 3, other, share)
-		_, err := r.Wait(t.Context(), one.Cost(2))
-		require.ErrorIs(t, err, errors.ErrUnsupported)
+		require.ErrorIs(t, errorOf(r.Wait(t.Context(), one.Cost(2))), errors.ErrUnsupported)
 		require.EqualValues(t, 5, r.left(one))
 		require.EqualValues(t, 1, r.Stats().Limits[1].Errors)
 	})
@@ -1067,8 +1061,7 @@ func TestErrorsOfShares(t *testing.T) {
 	require.NoError(t, err)
 	for range 20 { // each has another seed of its hashes
 		r := rigOn(t, NewMemStore(), limits, Options{})
-		_, err := r.Spend(Name(2).Key("x"), 21)
-		require.ErrorIs(t, err, ErrCostOverBurst)
+		require.ErrorIs(t, errorOf(r.Spend(Name(2).Key("x"), 21)), ErrCostOverBurst)
 		for name, st := range r.Stats().Limits {
 			require.EqualValues(t, map[Name]int64{2: 1}[name], st.Errors, name)
 		}

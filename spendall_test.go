@@ -52,8 +52,7 @@ func TestSpendAll(t *testing.T) {
 				want[keys[i]] -= cost
 			}
 			require.True(t, r.spendAll(reqs...).Allowed)
-			_, err := r.SpendAll(append(reqs, reqs[rnd.IntN(len(reqs))])...)
-			require.ErrorIs(t, err, ErrDuplicateKey)
+			require.ErrorIs(t, errorOf(r.SpendAll(append(reqs, reqs[rnd.IntN(len(reqs))])...)), ErrDuplicateKey)
 			for _, key := range keys {
 				require.Equal(t, want[key], r.left(key), "%d keys", n)
 			}
@@ -77,8 +76,7 @@ func TestSpendAll(t *testing.T) {
 				require.Equal(t, r.tat(int64(i+1)), r.stored(key))
 			}
 		}
-		_, err := r.Refund(justSpent(reqs)...)
-		require.NoError(t, err)
+		require.NoError(t, errorOf(r.Refund(justSpent(reqs)...)))
 		require.Equal(t, 2, r.disk.count())
 		require.Zero(t, r.stored(synced.Key("a")))
 		r.spendAll(reqs[:2]...)
@@ -147,8 +145,7 @@ func TestSpendAllDuplicates(t *testing.T) {
 					reqs = append(reqs, Request{Key: key, Cost: 1})
 				}
 				reqs[i].Key = keys[j]
-				_, err := r.SpendAll(reqs...)
-				require.ErrorIs(t, err, ErrDuplicateKey, "%d and %d of %d", j, i, n)
+				require.ErrorIs(t, errorOf(r.SpendAll(reqs...)), ErrDuplicateKey, "%d and %d of %d", j, i, n)
 			}
 		}
 	}

@@ -487,8 +487,7 @@ func TestWaitEndsUncounted(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := r.Wait(ctx, Name(1).Key("x").Cost(2))
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, errorOf(r.Wait(ctx, Name(1).Key("x").Cost(2))), context.Canceled)
 	require.Zero(t, r.Stats().Limits[1].Errors)
 	r.disk.on(nil)
 }
@@ -630,8 +629,7 @@ func TestWaitClose(t *testing.T) {
 				store.release <- true
 				require.ErrorIs(t, <-waited, context.Canceled)
 				require.NoError(t, <-closed)
-				_, err = l.Wait(t.Context(), Request{Key: key, Cost: 3})
-				require.ErrorIs(t, err, ErrClosed)
+				require.ErrorIs(t, errorOf(l.Wait(t.Context(), Request{Key: key, Cost: 3})), ErrClosed)
 				l, err = New(store.memStore, limits, &Options{MaxResident: fewResident})
 				require.NoError(t, err)
 				defer l.Close()
@@ -676,8 +674,7 @@ func TestWaitForEarlierTokens(t *testing.T) {
 		}},
 		"a reset": {takeMonth, func(r *rig, key Key) { require.NoError(r.t, r.Reset(key)) }},
 		"a refund": {takeMonth, func(r *rig, key Key) {
-			_, err := r.Refund(Request{Key: key, Cost: 2, Spent: JustSpent})
-			require.NoError(r.t, err)
+			require.NoError(r.t, errorOf(r.Refund(Request{Key: key, Cost: 2, Spent: JustSpent})))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -737,10 +734,8 @@ func TestIgnoredMode(t *testing.T) {
 		2: {Label: "class", Limit: PerHour(5), Parent: 1}, 3: {Label: "plain", Limit: PerHour(5)}}, nil)
 	r := rigOn(t, NewMemStore(), limits, Options{})
 	plain := Request{Key: Name(3).Key("x"), Cost: 1, Mode: UpTo + 1}
-	_, err := r.Reserve(plain)
-	require.NoError(t, err)
-	_, err = r.Raise(plain, r.Now().Add(time.Minute))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(r.Reserve(plain)))
+	require.NoError(t, errorOf(r.Raise(plain, r.Now().Add(time.Minute))))
 	for _, name := range []Name{2, 3} {
 		req := Request{Key: name.Key("x"), Cost: 1, Mode: UpTo + 1}
 		require.ErrorContains(t, r.DoEach(t.Context(), []Request{req}, make([]Decision, 1)), "there is no Mode")
