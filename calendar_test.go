@@ -461,18 +461,15 @@ func TestCalendarWait(t *testing.T) {
 
 			first, cancelFirst := context.WithCancel(t.Context())
 			second, cancelSecond := context.WithCancel(t.Context())
-			results := make(chan error, 3)
-			go func() { results <- errorOf(r.Wait(first, key.Cost(10))) }()
-			synctest.Wait()
-			go func() { results <- errorOf(r.Wait(second, key.Cost(10))) }()
-			synctest.Wait()
-			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(10))) }()
-			synctest.Wait()
+			waits := make(map[context.Context]chan error)
+			for _, ctx := range []context.Context{first, second, t.Context()} {
+				waits[ctx] = begin(func() error { return errorOf(r.Wait(ctx, key.Cost(10))) })
+			}
 			cancelSecond()
-			require.ErrorIs(t, <-results, context.Canceled)
+			require.ErrorIs(t, <-waits[second], context.Canceled)
 			cancelFirst()
-			require.ErrorIs(t, <-results, context.Canceled)
-			require.NoError(t, <-results)
+			require.ErrorIs(t, <-waits[first], context.Canceled)
+			require.NoError(t, <-waits[t.Context()])
 			require.Equal(t, 24*time.Hour, time.Since(begun))
 			require.EqualValues(t, 10, r.spent(key))
 		})
@@ -495,16 +492,16 @@ func TestCalendarWait(t *testing.T) {
 	t.Run("blocked and closed", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *rig) {
 			r.take(key, 10)
-			results := make(chan error, 2)
-			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(10))) }()
-			synctest.Wait()
+			blocked := begin(func() error { return errorOf(r.Wait(t.Context(), key.Cost(10))) })
 			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Blocked}))
-			require.ErrorIs(t, <-results, ErrBlocked)
+			require.ErrorIs(t, <-blocked, ErrBlocked)
 			pass(24 * time.Hour)
 			require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: EachDay(5, nil)}))
 			r.take(key, 5)
-			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()
-			go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()
+			results := make(chan error, 2)
+			for range 2 {
+				go func() { results <- errorOf(r.Wait(t.Context(), key.Cost(5))) }()
+			}
 			pass(time.Hour)
 			require.ErrorIs(t, errorOf(r.Reserve(key.Cost(1))), errors.ErrUnsupported)
 			require.ErrorIs(t, errorOf(r.Reserve(key.Cost(6))), ErrCostOverBurst)

@@ -71,9 +71,7 @@ func TestCommit(t *testing.T) {
 			require.ErrorIs(t, errorOf(r.Hold(held, r.Now().Add(time.Duration(i+1)*time.Hour))), ErrNotDurable)
 		}
 		require.LessOrEqual(t, goroutines(t), before+1)
-		reset := make(chan error, 1)
-		go func() { reset <- r.Reset(held) }()
-		synctest.Wait()
+		reset := begin(func() error { return r.Reset(held) })
 		require.Empty(t, reset, "the holds may yet come")
 		r.disk.open()
 		require.NoError(t, <-reset)
@@ -87,9 +85,7 @@ func TestCommit(t *testing.T) {
 			r.take(key, used)
 			r.disk.shut()
 			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- errorOf(r.Wait(ctx, key.Cost(100))) }()
-			synctest.Wait()
+			ended := begin(func() error { return errorOf(r.Wait(ctx, key.Cost(100))) })
 			r.clock.Advance(time.Duration(used) * time.Hour)
 			cancel()
 			r.disk.open()
@@ -125,9 +121,8 @@ func TestCommit(t *testing.T) {
 	run("DoEach waits for its requests together", Options{}, func(t *testing.T, r *rig) {
 		reqs, ds := each(r)
 		r.disk.shut()
-		ended := make(chan error)
-		go func() { ended <- r.DoEach(context.Background(), reqs, ds) }()
-		synctest.Wait() // the first request may be in a commit alone
+		ended := begin(func() error { return r.DoEach(context.Background(), reqs, ds) })
+		// The first request may be in a commit alone.
 		for _, id := range []string{"a", "b", "c"} {
 			require.EqualValues(t, map[string]int{"a": 2, "b": 1, "c": 1}[id], r.spent(synced.Key(id)))
 		}
@@ -183,11 +178,8 @@ func TestCommit(t *testing.T) {
 	run("a commit that fails while the Limiter closes", Options{}, func(t *testing.T, r *rig) {
 		key := synced.Key("a")
 		r.disk.shut()
-		spent, closed := make(chan error, 1), make(chan error, 1)
-		go func() { _, err := r.Spend(key, 4); spent <- err }()
-		synctest.Wait()
-		go func() { closed <- r.Close() }()
-		synctest.Wait()
+		spent := begin(func() error { return errorOf(r.Spend(key, 4)) })
+		closed := begin(r.Close)
 		r.disk.gate <- errDisk
 		r.disk.open()
 		require.ErrorIs(t, <-spent, ErrNotDurable)
@@ -274,13 +266,10 @@ func TestLeaseAfterFlush(t *testing.T) {
 		key := leased.Key("a")
 		r.take(key, 1)
 		r.disk.shut()
-		flushed, raised := make(chan error, 1), make(chan error, 1)
-		go func() { flushed <- r.Flush() }()
-		synctest.Wait()
+		flushed, raised := begin(r.Flush), make(chan error, 1)
 		require.Equal(t, []Change{{key, r.tat(1)}}, r.disk.latest(), "the flush is in its save")
 		go func() { // it changes nothing, but waits until the store has that
-			_, err := r.Raise(Request{Key: key}, r.Now().Add(time.Minute))
-			raised <- err
+			raised <- errorOf(r.Raise(Request{Key: key}, r.Now().Add(time.Minute)))
 		}()
 		for joined := false; !joined; runtime.Gosched() { // synctest.Wait would wait for the commit, which waits for the flush
 			joined = inCommit(r.Limiter, key)
@@ -307,12 +296,7 @@ func TestFailedCommitAfterRefund(t *testing.T) {
 	inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
 		key := flushed.Key("a")
 		r.disk.shut()
-		failed := make(chan error, 1)
-		go func() {
-			_, err := r.SpendAll(Request{Key: key, Cost: 30}, Request{Key: synced.Key("a"), Cost: 1})
-			failed <- err
-		}()
-		synctest.Wait()
+		failed := begin(func() error { return errorOf(r.SpendAll(key.Cost(30), synced.Key("a").Cost(1))) })
 		r.refund(key, 100)
 		r.take(key, 30)
 		r.disk.gate <- errDisk
@@ -333,10 +317,8 @@ func TestAnswerBuildsOnFailedCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) { inBubble(t, hundred, Options{}, test) })
 	}
 	fail := func(t *testing.T, r *rig, call func() error, then func()) {
-		failed := make(chan error, 1)
 		r.disk.shut()
-		go func() { failed <- call() }()
-		synctest.Wait()
+		failed := begin(call)
 		then()
 		r.disk.gate <- errDisk
 		require.ErrorIs(t, <-failed, ErrNotDurable)
@@ -344,12 +326,8 @@ func TestAnswerBuildsOnFailedCommit(t *testing.T) {
 	}
 	run("a raise on a spend", func(t *testing.T, r *rig) {
 		full := r.Now().Add(20 * time.Hour)
-		fail(t, r, func() error {
-			_, err := r.SpendAll(Request{Key: key, Cost: 30}, Request{Key: synced.Key("a"), Cost: 1})
-			return err
-		}, func() {
-			require.NoError(t, errorOf(r.Raise(Request{Key: key}, full)))
-		})
+		fail(t, r, func() error { return errorOf(r.SpendAll(key.Cost(30), synced.Key("a").Cost(1))) },
+			func() { require.NoError(t, errorOf(r.Raise(Request{Key: key}, full))) })
 		require.GreaterOrEqual(t, r.spent(key), int64(20))
 	})
 	run("a refund on a reset", func(t *testing.T, r *rig) {
@@ -380,13 +358,8 @@ func TestFailedCommitAfterOtherLimits(t *testing.T) {
 			inBubble(t, hundred, Options{}, func(t *testing.T, r *rig) {
 				r.take(key, 30)
 				r.disk.shut()
-				failed, changed := make(chan error, 1), make(chan error, 1)
-				go func() {
-					_, err := r.Refund(key.Cost(30).SpentAt(JustSpent))
-					failed <- err
-				}()
-				synctest.Wait()
-				was := r.Limits()
+				failed := begin(func() error { return errorOf(r.Refund(key.Cost(30).SpentAt(JustSpent))) })
+				was, changed := r.Limits(), make(chan error, 1)
 				go func() { changed <- c.change(t, r) }()
 				for r.Limits() == was { // the limits are in force before a save of SetOverrides
 					runtime.Gosched()
@@ -463,13 +436,9 @@ func TestDoContext(t *testing.T) {
 	stopped := func(t *testing.T, r *rig, cost int64) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() {
-			reqs := []Request{{Key: key, Cost: cost}, {Key: synced.Key("b"), Cost: 1}}
-			_, err := r.Do(ctx, reqs, make([]Decision, 2))
-			done <- err
-		}()
-		synctest.Wait()
+		done := begin(func() error {
+			return errorOf(r.Do(ctx, []Request{key.Cost(cost), synced.Key("b").Cost(1)}, make([]Decision, 2)))
+		})
 		cancel()
 		err := <-done // a deadlock if it waits for the save
 		require.ErrorIs(t, err, ErrNotDurable)
@@ -601,13 +570,7 @@ func TestReturnedTwice(t *testing.T) {
 			key := synced.Key("a")
 			r.disk.shut()
 			spend := func(cost int64) chan error {
-				done := make(chan error, 1)
-				go func() {
-					_, err := r.Spend(key, cost)
-					done <- err
-				}()
-				synctest.Wait()
-				return done
+				return begin(func() error { return errorOf(r.Spend(key, cost)) })
 			}
 			first, second := spend(10), spend(10)
 			r.clock.Advance(time.Second)
@@ -649,9 +612,7 @@ func TestAcknowledgement(t *testing.T) {
 					r.disk.shut()
 					var errs [2]chan error
 					for i := range errs {
-						errs[i] = make(chan error, 1)
-						go func() { errs[i] <- call(r, key) }()
-						synctest.Wait()
+						errs[i] = begin(func() error { return call(r, key) })
 					}
 					r.disk.gate <- errDisk
 					select { // the second may be in a commit of its own

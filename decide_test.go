@@ -696,9 +696,7 @@ func TestRaise(t *testing.T) {
 				r.disk.shut()
 				var errs [2]chan error
 				for i := range errs {
-					errs[i] = make(chan error, 1)
-					go func() { _, err := r.Raise(Request{Key: key}, full); errs[i] <- err }()
-					synctest.Wait()
+					errs[i] = begin(func() error { return errorOf(r.Raise(Request{Key: key}, full)) })
 				}
 				require.Empty(t, errs[1], "the store does not have it yet")
 				r.disk.gate <- errDisk

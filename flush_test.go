@@ -174,12 +174,7 @@ func TestMakeSpace(t *testing.T) {
 		}
 		for round := range 10 {
 			r.disk.shut()
-			done := make(chan error, 1)
-			go func() {
-				_, err := r.Spend(flushed.Key(fmt.Sprint("new ", round)), 1)
-				done <- err
-			}()
-			synctest.Wait()
+			done := begin(func() error { return errorOf(r.Spend(flushed.Key(fmt.Sprint("new ", round)), 1)) })
 			require.Empty(t, done, "it waits for space")
 			saving := r.disk.latest()
 			require.Less(t, len(saving), 4*part)
@@ -278,7 +273,7 @@ func TestMaxResident(t *testing.T) {
 					for i := range reqs {
 						reqs[i] = Request{Key: flushed.Key(fmt.Sprint("new ", call, " ", i)), Cost: 1}
 					}
-					go func() { _, err := r.SpendAll(reqs...); done <- err }()
+					go func() { done <- errorOf(r.SpendAll(reqs...)) }()
 				}
 				synctest.Wait()
 				close(loading)

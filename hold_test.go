@@ -186,17 +186,14 @@ func TestHoldLonger(t *testing.T) {
 	inBubbleNamed(t, "the hold that it finds is in a commit", func(t *testing.T, r *rig) {
 		key := flushed.Key("a")
 		r.disk.shut()
-		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- errorOf(r.Hold(key, r.Now().Add(time.Hour))) }()
-		synctest.Wait()
-		go func() {
+		first := begin(func() error { return errorOf(r.Hold(key, r.Now().Add(time.Hour))) })
+		second := begin(func() error {
 			until, err := r.Hold(key, r.Now().Add(time.Minute))
 			if err == nil && until.Sub(r.Now()) != time.Hour {
 				t.Error(until)
 			}
-			second <- err
-		}()
-		synctest.Wait()
+			return err
+		})
 		require.Empty(t, second, "the store does not have the hold yet")
 		r.disk.gate <- errDisk
 		require.ErrorIs(t, <-first, ErrNotDurable)
@@ -218,9 +215,8 @@ func TestHoldsThatFail(t *testing.T) {
 			r.disk.shut()
 			var errs [3]chan error
 			for i := range errs {
-				errs[i] = make(chan error, 1)
-				go func() { errs[i] <- errorOf(r.Hold(key, r.Now().Add(before+time.Duration(i+1)*time.Hour))) }()
-				synctest.Wait()
+				until := r.Now().Add(before + time.Duration(i+1)*time.Hour)
+				errs[i] = begin(func() error { return errorOf(r.Hold(key, until)) })
 			}
 			require.Equal(t, before+3*time.Hour, r.check(key, 1).RetryAfter)
 			r.disk.gate <- errDisk // the first
@@ -239,9 +235,8 @@ func TestHoldsThatFail(t *testing.T) {
 		r.disk.shut()
 		var errs [2]chan error
 		for i := range errs {
-			errs[i] = make(chan error, 1)
-			go func() { errs[i] <- errorOf(r.Hold(key, r.Now().Add(time.Duration(2-i)*time.Hour))) }()
-			synctest.Wait()
+			until := r.Now().Add(time.Duration(2-i) * time.Hour)
+			errs[i] = begin(func() error { return errorOf(r.Hold(key, until)) })
 		}
 		r.disk.gate <- nil
 		require.NoError(t, <-errs[0])

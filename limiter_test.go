@@ -270,11 +270,8 @@ func TestSetLimits(t *testing.T) {
 func TestSetLimitsWhileASaveHangs(t *testing.T) {
 	done := func(t *testing.T, call func() error) {
 		t.Helper()
-		err := make(chan error, 1)
-		go func() { err <- call() }()
-		synctest.Wait()
 		select {
-		case err := <-err:
+		case err := <-begin(call):
 			require.NoError(t, err)
 		default:
 			require.Fail(t, "it waits for the disk")
@@ -323,17 +320,14 @@ func TestSetLimitsWhileASaveHangs(t *testing.T) {
 		for name := range levelNames {
 			defaults[name] = ten
 		}
-		declared, set := make(chan error, 1), make(chan error, 1)
-		go func() { declared <- r.Declare(Names{8: {Label: "late"}}) }()
-		synctest.Wait()
+		declared := begin(func() error { return r.Declare(Names{8: {Label: "late"}}) })
 		key := flushed.Key("b")
 		done(t, block(r, key))
 		require.False(t, r.Allow(key))
 		held <- nil
 		require.NoError(t, <-declared)
 		require.False(t, r.Allow(key), "Declare keeps an override that came meanwhile")
-		go func() { set <- r.SetLimits(limitsOf(t, names, defaults)) }()
-		synctest.Wait()
+		set := begin(func() error { return r.SetLimits(limitsOf(t, names, defaults)) })
 		done(t, block(r, flushed.Key("c")))
 		held <- errDisk
 		require.ErrorIs(t, <-set, errDisk)

@@ -254,6 +254,15 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
+// begin calls f in a goroutine of the caller's bubble, and returns when all of
+// them block. The channel gets what f returns.
+func begin(f func() error) chan error {
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	synctest.Wait()
+	return ended
+}
+
 // requireSound requires what is true of every decision.
 func requireSound(t testing.TB, d Decision) {
 	t.Helper()

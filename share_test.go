@@ -791,12 +791,8 @@ func TestShareEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := shareRig(t, Synced)
 		r.disk.shut()
-		ended := make(chan error)
-		ds := make([]Decision, 3)
-		go func() {
-			ended <- r.DoEach(context.Background(), []Request{{Key: acme, Cost: 1}, {Key: globex, Cost: 2}, {Key: initech, Cost: 3}}, ds)
-		}()
-		synctest.Wait()
+		reqs := []Request{acme.Cost(1), globex.Cost(2), initech.Cost(3)}
+		ended := begin(func() error { return r.DoEach(context.Background(), reqs, make([]Decision, 3)) })
 		require.EqualValues(t, 599, r.bucket(acme).Remaining)
 		require.EqualValues(t, 597, r.bucket(initech).Remaining, "it does not wait for the commit of the first")
 		r.disk.open()

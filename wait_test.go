@@ -305,9 +305,7 @@ func TestWaitReset(t *testing.T) {
 			r.take(key, 10)
 			w := r.wait(key, 8)
 			r.disk.shut()
-			reset := make(chan error, 1)
-			go func() { reset <- r.Reset(key) }()
-			synctest.Wait()
+			reset := begin(func() error { return r.Reset(key) })
 			w.cancel()
 			synctest.Wait()
 			r.disk.gate <- errDisk
@@ -414,9 +412,7 @@ func TestWaitBecomesQuotaInReset(t *testing.T) {
 				r.reserve(key, 5)
 				left := r.reserve(key, 3)
 				r.disk.shut()
-				reset := make(chan error, 1)
-				go func() { reset <- r.Reset(key) }()
-				synctest.Wait()
+				reset := begin(func() error { return r.Reset(key) })
 				left.Cancel()
 				quota := EachDay(20, nil).withLevel(Synced)
 				_, load, err := r.setOverrides([]Override{{Key: key, Limit: quota}}, nil) // it waits for no save
@@ -496,17 +492,15 @@ func TestWaitEndsUncounted(t *testing.T) {
 // turns that were left since.
 func TestResetFails(t *testing.T) {
 	key := synced.Key("a")
-	// begin empties the bucket, queues two requests of 5, and resets it. The
+	// prepare empties the bucket, queues two requests of 5, and resets it. The
 	// Reset fails when `fail` is called.
-	begin := func(t *testing.T, r *rig) (places [2]Reservation, fail func()) {
+	prepare := func(t *testing.T, r *rig) (places [2]Reservation, fail func()) {
 		r.take(key, 10)
 		for i := range places {
 			places[i] = r.reserve(key, 5)
 		}
 		r.disk.shut()
-		reset := make(chan error, 1)
-		go func() { reset <- r.Reset(key) }()
-		synctest.Wait()
+		reset := begin(func() error { return r.Reset(key) })
 		return places, func() {
 			r.disk.gate <- errDisk
 			require.ErrorIs(t, <-reset, ErrNotDurable)
@@ -518,7 +512,7 @@ func TestResetFails(t *testing.T) {
 		}
 	}
 	inBubbleNamed(t, "the queue is back", func(t *testing.T, r *rig) {
-		places, fail := begin(t, r)
+		places, fail := prepare(t, r)
 		fail()
 		require.Equal(t, 5*time.Second, places[0].Delay())
 		require.Equal(t, 11*time.Second, r.check(key, 1).RetryAfter)
@@ -526,7 +520,7 @@ func TestResetFails(t *testing.T) {
 		require.EqualValues(t, 0, r.left(key), "both turns are charged")
 	})
 	inBubbleNamed(t, "one turn has left", func(t *testing.T, r *rig) {
-		places, fail := begin(t, r)
+		places, fail := prepare(t, r)
 		places[1].Cancel()
 		fail()
 		require.Equal(t, 6*time.Second, r.check(key, 1).RetryAfter)
@@ -535,7 +529,7 @@ func TestResetFails(t *testing.T) {
 		r.take(key, 1)
 	})
 	inBubbleNamed(t, "both have left", func(t *testing.T, r *rig) {
-		places, fail := begin(t, r)
+		places, fail := prepare(t, r)
 		places[0].Cancel()
 		places[1].Cancel()
 		fail()
@@ -544,18 +538,16 @@ func TestResetFails(t *testing.T) {
 		r.take(key, 1)
 	})
 	inBubbleNamed(t, "a turn has left, and a hold comes", func(t *testing.T, r *rig) {
-		places, fail := begin(t, r)
+		places, fail := prepare(t, r)
 		places[0].Cancel()
-		held := make(chan error, 1)
-		go func() { held <- errorOf(r.Hold(key, r.Now().Add(7*time.Second))) }()
-		synctest.Wait()
+		held := begin(func() error { return errorOf(r.Hold(key, r.Now().Add(7*time.Second))) })
 		fail()
 		require.NoError(t, <-held)
 		require.Equal(t, 10*time.Second, places[1].Delay())
 		require.Equal(t, 10*time.Second, r.check(key, 1).RetryAfter)
 	})
 	inBubbleNamed(t, "other limits come", func(t *testing.T, r *rig) {
-		places, fail := begin(t, r)
+		places, fail := prepare(t, r)
 		done := make(chan error, 1)
 		// The overrides of one id are in force before the save has ended, and those of
 		// others too.
@@ -575,11 +567,8 @@ func TestResetFails(t *testing.T) {
 	inBubbleNamed(t, "the turn's own commit fails, too", func(t *testing.T, r *rig) {
 		r.take(key, 10)
 		r.disk.shut()
-		reserved, reset := make(chan error, 1), make(chan error, 1)
-		go func() { _, err := r.Reserve(key.Cost(5)); reserved <- err }()
-		synctest.Wait()
-		go func() { reset <- r.Reset(key) }()
-		synctest.Wait()
+		reserved := begin(func() error { return errorOf(r.Reserve(key.Cost(5))) })
+		reset := begin(func() error { return r.Reset(key) })
 		r.disk.gate <- errDisk
 		require.ErrorIs(t, <-reserved, ErrNotDurable)
 		r.disk.gate <- errDisk
