@@ -578,53 +578,24 @@ func TestResetFails(t *testing.T) {
 	})
 }
 
-// heldStore holds the next save until it is released.
-type heldStore struct {
-	*memStore
-	holds           atomic.Bool
-	saving, release chan bool
-}
-
-func (s *heldStore) Save(changes []Change) error {
-	if s.holds.CompareAndSwap(true, false) {
-		s.saving <- true
-		<-s.release
-	}
-	return s.memStore.Save(changes)
-}
-
 // TestWaitClose: the context of a Wait ends during the commit, and the Limiter is
 // closed before the commit has ended. If Wait returns the error of the context,
 // nothing stays spent.
 func TestWaitClose(t *testing.T) {
 	for _, limit := range []Limit{PerHour(10), EachYear(10, nil)} {
 		t.Run(limit.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				limits, key := levelLimits(t, limit), synced.Key("a")
-				store := &heldStore{memStore: newMemStore(), saving: make(chan bool), release: make(chan bool)}
-				l, err := New(store, limits, &Options{FlushInterval: time.Hour, CommitTimeout: time.Hour, MaxResident: fewResident})
-				require.NoError(t, err)
-				store.holds.Store(true)
-				ctx, cancel := context.WithCancel(t.Context())
-				waited, closed := make(chan error, 1), make(chan error, 1)
-				go func() {
-					_, err := l.Wait(ctx, Request{Key: key, Cost: 3})
-					waited <- err
-				}()
-				<-store.saving
-				cancel()
-				go func() { closed <- l.Close() }()
-				synctest.Wait()
-				store.release <- true
-				require.ErrorIs(t, <-waited, context.Canceled)
+			inBubble(t, limit, Options{}, func(t *testing.T, r *rig) {
+				key := synced.Key("a")
+				r.disk.shut()
+				w := r.wait(key, 3)
+				w.cancel()
+				closed := begin(r.Close)
+				r.disk.gate <- nil
+				r.disk.open()
 				require.NoError(t, <-closed)
-				require.ErrorIs(t, errorOf(l.Wait(t.Context(), Request{Key: key, Cost: 3})), ErrClosed)
-				l, err = New(store.memStore, limits, &Options{MaxResident: fewResident})
-				require.NoError(t, err)
-				defer l.Close()
-				b, err := l.Bucket(key)
-				require.NoError(t, err)
-				require.EqualValues(t, 10, b.Remaining)
+				require.ErrorIs(t, w.err, context.Canceled)
+				require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(3))), ErrClosed)
+				require.EqualValues(t, 10, r.next(r.Limits()).bucket(key).Remaining)
 			})
 		})
 	}
@@ -651,51 +622,50 @@ func TestCancelWithoutLimits(t *testing.T) {
 // The first in the line for a quota does not sleep through tokens that come before
 // the period ends, and those behind it do not either.
 func TestWaitForEarlierTokens(t *testing.T) {
-	for name, c := range map[string]struct{ empty, refill func(r *rig, key Key) }{
-		"a larger limit, set for the id": {takeMonth, func(r *rig, key Key) {
+	takeAll := func(r *rig, key Key) { r.take(key, 10) }
+	for name, c := range map[string]struct {
+		empty, refill func(r *rig, key Key)
+		within        time.Duration
+	}{
+		"a larger limit, set for the id": {takeAll, func(r *rig, key Key) {
 			require.NoError(r.t, r.SetOverrides(Override{Key: key, Limit: EachMonth(1000, nil)}))
-		}},
-		"a larger limit, set for all": {takeMonth, func(r *rig, key Key) {
+		}, 0},
+		"a larger limit, set for all": {takeAll, func(r *rig, key Key) {
 			require.NoError(r.t, r.SetLimits(levelLimits(r.t, EachMonth(1000, nil))))
-		}},
+		}, 0},
 		"a hold that is released": {func(r *rig, key Key) { r.hold(key, time.Hour) }, func(r *rig, key Key) {
 			require.NoError(r.t, r.Release(key))
-		}},
-		"a reset": {takeMonth, func(r *rig, key Key) { require.NoError(r.t, r.Reset(key)) }},
-		"a refund": {takeMonth, func(r *rig, key Key) {
-			require.NoError(r.t, errorOf(r.Refund(Request{Key: key, Cost: 2, Spent: JustSpent})))
-		}},
+		}, lookEvery},
+		"a reset":  {takeAll, func(r *rig, key Key) { require.NoError(r.t, r.Reset(key)) }, lookEvery},
+		"a refund": {takeAll, func(r *rig, key Key) { r.refund(key, 2) }, lookEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, EachMonth(10, nil), Options{}, func(t *testing.T, r *rig) {
-				key, waits := flushed.Key("a"), make(chan error, 2)
+				key := flushed.Key("a")
 				c.empty(r, key)
-				for range 2 {
-					go func() { _, err := r.Wait(t.Context(), key.Cost(1)); waits <- err }()
-					synctest.Wait()
+				var waits [2]chan error
+				for i := range waits {
+					waits[i] = begin(func() error { return errorOf(r.Wait(t.Context(), key.Cost(1))) })
 				}
-				<-time.After(10 * time.Minute)
-				c.refill(r, key)
+				<-time.After(10*time.Minute + time.Second) // the first in the line has just looked
 				begun := time.Now()
-				require.NoError(t, <-waits)
-				require.NoError(t, <-waits)
-				require.LessOrEqual(t, time.Since(begun), lookEvery)
+				c.refill(r, key)
+				require.NoError(t, <-waits[0])
+				require.NoError(t, <-waits[1])
+				require.LessOrEqual(t, time.Since(begun), c.within)
 			})
 		})
 	}
 }
 
-func takeMonth(r *rig, key Key) { r.take(key, 10) }
-
 // Who waits first for a quota of the calendar is served first if a rate takes its
 // place.
 func TestWaitForRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := New(NewMemStore(), limitsOf(t, Names{1: {Label: "a", Limit: EachDay(1, nil)}}, nil), &Options{Now: time.Now})
-		require.NoError(t, err)
+		l := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "a", Limit: EachDay(1, nil)}}, nil), Options{Now: time.Now})
 		defer l.Close()
 		key := Name(1).Key("x")
-		require.True(t, l.Allow(key))
+		l.take(key, 1)
 		served := make(chan int, 12)
 		wait := func(who int) {
 			go func() {
@@ -728,34 +698,5 @@ func TestIgnoredMode(t *testing.T) {
 	for _, name := range []Name{2, 3} {
 		req := Request{Key: name.Key("x"), Cost: 1, Mode: UpTo + 1}
 		require.ErrorContains(t, r.DoEach(t.Context(), []Request{req}, make([]Decision, 1)), "there is no Mode")
-	}
-}
-
-// A larger quota serves who waits for the next period at once.
-func TestWaitForLargerQuota(t *testing.T) {
-	day := func(n int64) *Limits { return limitsOf(t, Names{1: {Label: "a", Limit: EachDay(n, nil)}}, nil) }
-	key := Name(1).Key("x")
-	for name, change := range map[string]func(l *Limiter) error{
-		"SetLimits":    func(l *Limiter) error { return l.SetLimits(day(2)) },
-		"SetOverrides": func(l *Limiter) error { return l.SetOverrides(Override{Key: key, Limit: EachDay(2, nil)}) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l, err := New(NewMemStore(), day(1), &Options{Now: time.Now})
-				require.NoError(t, err)
-				defer l.Close()
-				require.True(t, l.Allow(key))
-				served := make(chan error)
-				go func() {
-					_, err := l.Wait(t.Context(), key.Cost(1))
-					served <- err
-				}()
-				synctest.Wait()
-				begun := time.Now()
-				require.NoError(t, change(l))
-				require.NoError(t, <-served)
-				require.Zero(t, time.Since(begun))
-			})
-		})
 	}
 }
