@@ -116,14 +116,6 @@ func TestCalendar(t *testing.T) {
 		r.clock.Advance(100 * 24 * time.Hour)
 		require.False(t, r.spend(key, 1).Allowed, "time stands still")
 	})
-	t.Run("raise", func(t *testing.T) {
-		r := rigFrom(t, "2026-11-23T12:00:00-08:00", EachDay(10, pacific))
-		_, end := EachDay(10, pacific).PeriodAt(r.Now())
-		require.NoError(t, errorOf(r.Raise(Request{Key: key}, end.Add(7))))
-		require.EqualValues(t, 3, r.left(key))
-		require.NoError(t, errorOf(r.Raise(Request{Key: key}, end.Add(time.Hour))))
-		require.EqualValues(t, 0, r.left(key))
-	})
 	t.Run("given limits", func(t *testing.T) {
 		r := newRig(t)
 		spend := func(l Limit, cost int64) Decision {

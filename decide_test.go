@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -344,9 +343,7 @@ func TestGivenLimit(t *testing.T) {
 			require.EqualValues(t, 14, ds[0].Remaining)
 			r.decided(r.Do(context.Background(), []Request{req}, ds))
 			require.EqualValues(t, 11, ds[0].Remaining)
-			place, err := r.Reserve(req)
-			require.NoError(t, err)
-			require.Zero(t, place.Delay())
+			require.Zero(t, r.place(req).Delay())
 			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
 			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: JustSpent}))
 			require.Equal(t, Decision{true, 0, 6, 0, 42 * time.Second, key, twenty, 0}, d)
@@ -457,8 +454,7 @@ func TestGivenLimit(t *testing.T) {
 						r.tick()
 						saved(level > Memory || configured > inMemory, "after a tick")
 					}
-					place, err := r.Reserve(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
-					require.NoError(t, err)
+					place := r.place(Request{Key: key, Cost: 60, Limit: given.withLevel(level)})
 					require.NotZero(t, place.Delay())
 					if level >= Leased {
 						saved(true, "in the queue")
@@ -514,11 +510,7 @@ func TestGivenLimit(t *testing.T) {
 		r := newRig(t)
 		r.take(key, 5)
 		slow, fast := PerMinute(1), PerSecond(10) // 60 s and 100 ms a token
-		reserve := func(limit Limit) Reservation {
-			place, err := r.Reserve(Request{Key: key, Cost: 1, Limit: limit})
-			require.NoError(t, err)
-			return place
-		}
+		reserve := func(limit Limit) Reservation { return r.place(Request{Key: key, Cost: 1, Limit: limit}) }
 		first, second, third := reserve(slow), reserve(fast), reserve(Limit{})
 		require.Equal(t, 60*time.Second, first.Delay(), "an empty bucket of 5 refills in 60 s")
 		require.Equal(t, 119100*time.Millisecond, second.Delay())
@@ -531,7 +523,6 @@ func TestGivenLimit(t *testing.T) {
 	})
 }
 
-// isZero looks at every field of a Limit.
 // A Reset of a bucket that a Synced or Leased given limit has emptied is durable,
 // whatever the level of the configured limit.
 func TestResetOfGiven(t *testing.T) {
@@ -567,6 +558,7 @@ func TestResetOfGiven(t *testing.T) {
 	}
 }
 
+// isZero looks at every field of a Limit.
 func TestLimitIsZero(t *testing.T) {
 	var zero Limit
 	require.True(t, zero.isZero())
@@ -596,19 +588,13 @@ func TestRefundWithoutSpent(t *testing.T) {
 func TestRaise(t *testing.T) {
 	t.Run("given limits", func(t *testing.T) {
 		r := newRig(t)
-		req := Request{Key: perID.Key("a"), Limit: PerHour(10)}
-		full, err := r.Raise(req, r.Now().Add(time.Hour))
-		require.NoError(t, err)
-		require.Equal(t, time.Hour, full.Sub(r.Now()))
+		req, until := Request{Key: perID.Key("a"), Limit: PerHour(10)}, r.Now().Add(time.Hour)
+		require.Equal(t, time.Hour, r.raise(req, until))
 		req.Limit = PerMinute(1)
-		again, err := r.Raise(req, r.Now().Add(time.Hour))
-		require.NoError(t, err)
-		require.Equal(t, full, again, "a smaller limit does not lower it")
-		req.Limit, req.Key = PerMinute(1), off.Key("a")
+		require.Equal(t, time.Hour, r.raise(req, until), "a smaller limit does not lower it")
+		req.Key = off.Key("a")
 		for range 2 {
-			full, err = r.Raise(req, r.Now().Add(time.Hour))
-			require.NoError(t, err)
-			require.Equal(t, time.Minute, full.Sub(r.Now()), "at most an empty bucket")
+			require.Equal(t, time.Minute, r.raise(req, until), "at most an empty bucket")
 			require.NoError(t, r.Close())
 			r = r.next(r.Limits())
 		}
@@ -617,47 +603,24 @@ func TestRaise(t *testing.T) {
 		r := newLevels(t, ten)
 		key := inMemory.Key("a")
 		r.take(key, 5)
-		require.NoError(t, errorOf(r.Reserve(Request{Key: key, Cost: 1, Limit: PerSecond(1)})))
-		full, err := r.Raise(Request{Key: key}, r.Now().Add(10*time.Second))
-		require.NoError(t, err)
+		r.place(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
+		full := r.raise(key.Cost(0), r.Now().Add(10*time.Second))
 		r.clock.Advance(5 * time.Second)
-		require.GreaterOrEqual(t, r.check(key, 0).ResetAfter, full.Sub(r.Now()), "the turn gives nothing back")
-	})
-	t.Run("no limit", func(t *testing.T) {
-		r := newRig(t)
-		full, err := r.Raise(Request{Key: off.Key("a")}, r.Now().Add(time.Hour))
-		require.NoError(t, err)
-		require.False(t, full.After(r.Now()))
-		require.Zero(t, r.Stats().Resident)
+		require.GreaterOrEqual(t, r.check(key, 0).ResetAfter, full-5*time.Second, "the turn gives nothing back")
 	})
 	t.Run("a time that has passed reads", func(t *testing.T) {
-		r := newRig(t)
-		full, err := r.Raise(Request{Key: perID.Key("a")}, r.Now())
-		require.NoError(t, err)
-		require.False(t, full.After(r.Now()))
-		require.Zero(t, r.Stats().Resident, "a full bucket takes no space")
-		r.take(perID.Key("a"), 2)
-		full, err = r.Raise(Request{Key: perID.Key("a")}, time.Time{})
-		require.NoError(t, err)
-		require.Equal(t, r.check(perID.Key("a"), 0).ResetAfter, full.Sub(r.Now()))
-	})
-	t.Run("a full bucket is full now", func(t *testing.T) {
-		r := newRig(t)
-		for _, past := range []time.Duration{0, time.Hour} {
-			full, err := r.Raise(Request{Key: perID.Key("a")}, r.Now().Add(-past))
-			require.NoError(t, err)
-			require.True(t, full.Equal(r.Now()), "%v", full)
+		r, key := newRig(t), perID.Key("a")
+		for _, until := range []time.Time{r.Now(), r.Now().Add(-time.Hour)} {
+			require.Zero(t, r.raise(key.Cost(0), until), "a full bucket is full now")
+			require.Zero(t, r.Stats().Resident, "and takes no space")
 		}
-		r.take(perID.Key("a"), 1)
+		r.take(key, 2)
+		require.Equal(t, r.check(key, 0).ResetAfter, r.raise(key.Cost(0), time.Time{}))
 		r.clock.Advance(time.Hour)
-		full, err := r.Raise(Request{Key: perID.Key("a")}, time.Time{})
-		require.NoError(t, err)
-		require.True(t, full.Equal(r.Now()), "%v", full)
+		require.Zero(t, r.raise(key.Cost(0), time.Time{}))
 	})
 	t.Run("a quota of the calendar", func(t *testing.T) {
-		clock := modeltest.NewClock()
-		clock.Set(time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC).UnixNano())
-		r := rigAt(t, clock, NewMemStore(), limitsOf(t, testNames, map[Name]Limit{perID: EachDay(10, nil)}), Options{})
+		r := rigFrom(t, "2026-11-23T12:00:00Z", EachDay(10, nil))
 		midnight := r.Now().Add(12 * time.Hour)
 		for _, c := range []struct {
 			full time.Time
@@ -666,26 +629,23 @@ func TestRaise(t *testing.T) {
 			{midnight.Add(-time.Hour), 10}, {midnight, 10}, {midnight.Add(3), 7}, {midnight.Add(time.Hour), 0},
 		} {
 			key := perID.Key(c.full.String())
-			require.NoError(t, errorOf(r.Raise(Request{Key: key}, c.full)))
+			r.raise(key.Cost(0), c.full)
 			require.Equal(t, c.left, r.left(key))
 		}
 	})
 	t.Run("no limit, whatever is in memory", func(t *testing.T) {
 		r := newRig(t)
+		until := r.Now().Add(time.Hour)
+		require.Zero(t, r.raise(off.Key("a").Cost(0), until))
+		require.Zero(t, r.Stats().Resident)
 		for i, limit := range []Limit{Unlimited, Blocked} {
 			key := perID.Key(fmt.Sprint(i))
-			raise := func() {
-				t.Helper()
-				full, err := r.Raise(Request{Key: key}, r.Now().Add(time.Hour))
-				require.NoError(t, err)
-				require.True(t, full.Equal(r.Now()), "%v", full)
-			}
-			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
-			raise()
-			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: PerHour(1)}))
+			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: limit}))
+			require.Zero(t, r.raise(key.Cost(0), until))
+			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: PerHour(1)}))
 			r.take(key, 1)
-			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(key.ID), Limit: limit}))
-			raise()
+			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: limit}))
+			require.Zero(t, r.raise(key.Cost(0), until))
 		}
 	})
 	for level := leased; level <= synced; level++ {
@@ -709,18 +669,11 @@ func TestRaise(t *testing.T) {
 	t.Run("errors", func(t *testing.T) {
 		r := newRig(t)
 		require.ErrorIs(t, errorOf(r.Raise(Request{Key: Key{99, "a"}}, r.Now())), ErrUnknownName)
-		_, err := r.Raise(Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}, r.Now())
-		require.ErrorAs(t, err, new(*ConfigError))
-		limits, err := NewLimits(Names{
-			1: {Label: "total", ID: Shared, Limit: PerHour(100)}, 2: {Label: "share", Limit: PerHour(10), Parent: 1},
-		})
-		require.NoError(t, err)
-		l, err := New(NewMemStore(), limits, nil)
-		require.NoError(t, err)
-		defer l.Close()
-		for _, key := range []Key{{2, "a"}, {1, ""}} {
-			_, err = l.Raise(Request{Key: key}, l.Now().Add(time.Hour))
-			require.ErrorIs(t, err, errors.ErrUnsupported)
+		wrong := Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}
+		require.ErrorAs(t, errorOf(r.Raise(wrong, r.Now())), new(*ConfigError))
+		r = shareRig(t, Memory)
+		for _, key := range []Key{initech, theTotal} {
+			require.ErrorIs(t, errorOf(r.Raise(key.Cost(0), r.Now().Add(time.Hour))), errors.ErrUnsupported)
 		}
 	})
 }

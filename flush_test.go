@@ -121,7 +121,6 @@ func TestFlusher(t *testing.T) {
 		require.NoError(t, r.Close())
 		require.Positive(t, told, "a slow listener misses some")
 	})
-	t.Run("steps of the wall clock", TestClockSteps)
 }
 
 // setWall replaces the wall clock of c by one that is so far ahead of time.Now.

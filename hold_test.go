@@ -346,8 +346,7 @@ func TestHoldMovesTurns(t *testing.T) {
 		r := newLevels(t, ten)
 		req := Request{Key: Name(level).Key("a"), Cost: 10, Limit: ten.withLevel(Synced)}
 		require.True(t, r.spendAll(req).Allowed)
-		place, err := r.Reserve(req)
-		require.NoError(t, err)
+		place := r.place(req)
 		r.hold(req.Key, time.Minute)
 		r.clock.Advance(time.Minute)
 		require.Zero(t, place.Delay())

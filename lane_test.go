@@ -50,13 +50,8 @@ func laneOf(l *Limiter, key Key) *cache.Lane {
 // laneLimiter returns a Limiter in memory whose time stands still until the test
 // moves it.
 func laneLimiter(t *testing.T, limit Limit) (*Limiter, *modeltest.Clock) {
-	limits, err := NewLimits(Names{1: {Label: "hot", Limit: limit}})
-	require.NoError(t, err)
-	clock := modeltest.NewClock()
-	l, err := New(NewMemStore(), limits, &Options{Now: clock.Now, FlushInterval: time.Hour})
-	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	return l, clock
+	r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "hot", Limit: limit}}, nil), Options{})
+	return r.Limiter, r.clock
 }
 
 // The lock must have been taken promoteAfter times in a row when a spend from one
@@ -302,8 +297,7 @@ func BenchmarkHot(b *testing.B) {
 	for _, denied := range []bool{false, true} {
 		for _, goroutines := range []int{1, 2, 4, 16} {
 			b.Run(fmt.Sprintf("denied=%v/%d", denied, goroutines), func(b *testing.B) {
-				limits, err := NewLimits(Names{1: {Label: "hot", Limit: PerMinute(1).WithBurst(50_000_000)}})
-				require.NoError(b, err)
+				limits := limitsOf(b, Names{1: {Label: "hot", Limit: PerMinute(1).WithBurst(50_000_000)}}, nil)
 				l, err := New(NewMemStore(), limits, &Options{FlushInterval: time.Hour})
 				require.NoError(b, err)
 				defer l.Close()

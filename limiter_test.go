@@ -98,8 +98,7 @@ func TestClose(t *testing.T) {
 		told, goOn := make(chan struct{}), make(chan struct{})
 		set, closed := make(chan error, 1), make(chan error, 1)
 		var r *rig
-		store := &closesStore{NewMemStore(), make(chan struct{})}
-		r = rigOn(t, store, limits, Options{OnEvent: func(Event) {
+		r = rigOn(t, NewMemStore(), limits, Options{OnEvent: func(Event) {
 			close(told)
 			<-goOn
 			set <- r.SetLimits(limits)
@@ -108,23 +107,22 @@ func TestClose(t *testing.T) {
 		r.disk.fail(errDisk)
 		require.Error(t, r.Flush())
 		<-told
+		closing := make(chan struct{})
+		r.disk.on(func(op storeOp) error {
+			switch {
+			case op.name == "save":
+				return errDisk
+			case op.name == "close" && !op.done:
+				close(closing)
+			}
+			return nil
+		})
 		go func() { closed <- r.Close() }()
-		<-store.closes // then Close waits for the listener
+		<-closing // then Close waits for the listener
 		close(goOn)
 		require.ErrorIs(t, <-set, ErrClosed)
 		require.ErrorIs(t, <-closed, errDisk)
 	})
-}
-
-// closesStore says when it is closed.
-type closesStore struct {
-	Store
-	closes chan struct{}
-}
-
-func (s *closesStore) Close() error {
-	close(s.closes)
-	return s.Store.Close()
 }
 
 // TestNoSpace is about a Limiter that has MaxResident buckets in memory.

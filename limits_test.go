@@ -132,6 +132,7 @@ func TestLimitKinds(t *testing.T) {
 	require.True(t, Unlimited.DividedBy(3).IsUnlimited())
 	require.NoError(t, errors.Join(Unlimited.Validate(), Blocked.Validate()))
 	require.Equal(t, "unlimited blocked", fmt.Sprint(Unlimited, " ", Blocked))
+	require.Zero(t, Blocked.Interval())
 }
 
 func FuzzLimit(f *testing.F) {
@@ -160,7 +161,7 @@ var resolveNames = Names{
 
 func makeLimits(t testing.TB) *Limits {
 	defaults := map[Name]Limit{1: PerSecond(10), 2: PerMinute(2), 3: PerHour(3), 6: PerSecond(10)}
-	ls, err := NewLimits(resolveNames.WithLimits(defaults),
+	return limitsOf(t, resolveNames, defaults,
 		Override{Key: Name(1).Key("10.0.0.9"), Limit: Unlimited},
 		Override{Key: Name(1).Key("10.0.0.3"), Limit: PerSecond(20)},
 		Override{Key: Name(1).Key("::ffff:10.0.0.2"), Limit: PerSecond(20), Comment: "mapped"},
@@ -168,8 +169,6 @@ func makeLimits(t testing.TB) *Limits {
 		Override{Key: Name(5).Key("some\"one"), Limit: PerDay(5).WithBurst(7), Comment: "a, b"},
 		Override{Key: Name(6).Key("1:A.example"), Limit: PerSecond(20)},
 	)
-	require.NoError(t, err)
-	return ls
 }
 
 func TestResolve(t *testing.T) {
@@ -237,8 +236,7 @@ func TestLimitsCopied(t *testing.T) {
 	names := Names{1: resolveNames[1]}
 	defaults := map[Name]Limit{1: PerSecond(1)}
 	overrides := []Override{{Key: Name(1).Key("10.0.0.2"), Limit: PerSecond(2)}}
-	ls, err := NewLimits(names.WithLimits(defaults), overrides...)
-	require.NoError(t, err)
+	ls := limitsOf(t, names, defaults, overrides...)
 
 	delete(names, 1)
 	defaults[1] = PerSecond(9)
@@ -259,9 +257,7 @@ func TestLimitsCopied(t *testing.T) {
 }
 
 func TestLimitsOfNothing(t *testing.T) {
-	made, err := NewLimits(nil)
-	require.NoError(t, err)
-	for _, ls := range []*Limits{made, new(Limits)} {
+	for _, ls := range []*Limits{limitsOf(t, nil, nil), new(Limits)} {
 		require.ErrorIs(t, errorOf(ls.resolve(Key{1, "x"})), ErrUnknownName)
 		_, ok := ls.For(Key{})
 		require.False(t, ok)
@@ -376,8 +372,7 @@ func TestWithNames(t *testing.T) {
 	_, ok = ls.Spec(700)
 	require.False(t, ok)
 
-	none, err := NewLimits(nil)
-	require.NoError(t, err)
+	none := limitsOf(t, nil, nil)
 	with, err = none.withNames(Names{700: {Label: "New"}})
 	require.NoError(t, err)
 	require.Len(t, with.Names(), 1)
@@ -457,16 +452,11 @@ func TestBlocked(t *testing.T) {
 		})
 	}
 	t.Run("all but a few", func(t *testing.T) {
-		limits, err := NewLimits(Names{1: {Label: "Few", Limit: Blocked}}, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
-		require.NoError(t, err)
+		limits := limitsOf(t, Names{1: {Label: "Few", Limit: Blocked}}, nil, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
 		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
 		require.True(t, r.Allow(Name(1).Key("a")))
 		require.False(t, r.Allow(Name(1).Key("b")))
 	})
-	require.Equal(t, "blocked", Blocked.String())
-	require.NoError(t, Blocked.Validate())
-	require.Error(t, Blocked.WithBurst(1).Validate())
-	require.Zero(t, Blocked.Interval())
 }
 
 // TestWith changes overrides of an id, and looks at the Limits before and after.
@@ -516,8 +506,7 @@ func TestPlans(t *testing.T) {
 		return []Override{{perID.Key(id), PerMinute(50), "why"}, {other.Key(id), Unlimited, ""}}
 	}
 	overrides := append(slices.Concat(pro("a"), pro("b")), Override{Key: perID.Key("c"), Limit: Blocked})
-	limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
-	require.NoError(t, err)
+	limits := limitsOf(t, testNames, planDefaults, overrides...)
 	for key, want := range map[Key]Limit{
 		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
 		perID.Key("d"): PerMinute(5),
@@ -526,7 +515,7 @@ func TestPlans(t *testing.T) {
 		got, _ := limits.For(key)
 		require.Equal(t, want, got, key)
 	}
-	_, err = NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
+	_, err := NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
 	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
 }
 

@@ -51,9 +51,9 @@ var testNames = Names{
 	other:    {Label: "Other", Limit: Unlimited},
 }
 
-func limitsOf(t testing.TB, names Names, defaults map[Name]Limit) *Limits {
+func limitsOf(t testing.TB, names Names, defaults map[Name]Limit, overrides ...Override) *Limits {
 	t.Helper()
-	ls, err := NewLimits(names.WithLimits(defaults))
+	ls, err := NewLimits(names.WithLimits(defaults), overrides...)
 	require.NoError(t, err)
 	return ls
 }
@@ -178,9 +178,22 @@ func (r *rig) hold(key Key, d time.Duration) {
 
 func (r *rig) reserve(key Key, cost int64) Reservation {
 	r.t.Helper()
-	place, err := r.Reserve(key.Cost(cost))
+	return r.place(key.Cost(cost))
+}
+
+func (r *rig) place(req Request) Reservation {
+	r.t.Helper()
+	place, err := r.Reserve(req)
 	require.NoError(r.t, err)
 	return place
+}
+
+// raise returns how long the bucket takes to be full after a Raise.
+func (r *rig) raise(req Request, until time.Time) time.Duration {
+	r.t.Helper()
+	full, err := r.Raise(req, until)
+	require.NoError(r.t, err)
+	return full.Sub(r.Now())
 }
 
 func (r *rig) bucket(key Key) Bucket {
@@ -193,7 +206,6 @@ func (r *rig) bucket(key Key) Bucket {
 // left returns how many tokens the bucket has, held or not.
 func (r *rig) left(key Key) int64 { r.t.Helper(); return r.check(key, 0).Remaining }
 
-// spent returns how many tokens are missing from the bucket.
 func (r *rig) spendUpTo(key Key, cost int64) Decision {
 	r.t.Helper()
 	d, err := r.SpendAll(Request{Key: key, Cost: cost, Mode: UpTo})
@@ -201,6 +213,7 @@ func (r *rig) spendUpTo(key Key, cost int64) Decision {
 	return d
 }
 
+// spent returns how many tokens are missing from the bucket.
 func (r *rig) spent(key Key) int64 {
 	r.t.Helper()
 	d := r.check(key, 0)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -48,12 +47,10 @@ var (
 func shareLimits(t testing.TB, level Durability) *Limits {
 	at := func(l Limit) Limit { l.Durability = level; return l }
 	defaults := map[Name]Limit{shareTotal: at(PerSecond(1000)), shareTenant: at(PerSecond(600))}
-	ls, err := NewLimits(shareNames.WithLimits(defaults),
+	return limitsOf(t, shareNames, defaults,
 		Override{Key: shareFloor.Key("acme"), Limit: at(PerSecond(200).WithBurst(100))},
 		Override{Key: shareFloor.Key("globex"), Limit: at(PerSecond(200).WithBurst(100))},
 	)
-	require.NoError(t, err)
-	return ls
 }
 
 func shareRig(t testing.TB, level Durability) *rig {
@@ -357,8 +354,7 @@ func TestShareSumsStay(t *testing.T) {
 	}
 	overrides := slices.Collect(ls.Overrides(shareFloor))
 	defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: PerSecond(600)}
-	again, err := NewLimits(shareNames.WithLimits(defaults), overrides...)
-	require.NoError(t, err)
+	again := limitsOf(t, shareNames, defaults, overrides...)
 	require.Len(t, again.totals, 1)
 	require.Equal(t, again.totals[0].Burst(), ls.totals[0].Burst())
 	intervals := func(yield func(int64) bool) {
@@ -815,13 +811,12 @@ func TestShareEachWithoutSpace(t *testing.T) {
 				reqs = append(reqs, Request{Key: shareTenant.Key(id), Cost: 1})
 			}
 			defaults := map[Name]Limit{shareTotal: PerSecond(1000), shareTenant: ceiling}
-			limits, err := NewLimits(shareNames.WithLimits(defaults), overrides...)
-			require.NoError(t, err)
+			limits := limitsOf(t, shareNames, defaults, overrides...)
 			r := rigOn(t, NewMemStore(), limits, Options{MaxResident: 1, CommitTimeout: 5 * time.Second})
 			r.take(theTotal, 1)
 			r.disk.shut()
 			ds, begun := make([]Decision, len(reqs)), time.Now()
-			err = r.DoEach(context.Background(), reqs, ds)
+			err := r.DoEach(context.Background(), reqs, ds)
 			require.ErrorIs(t, err, ErrFull)
 			require.ErrorContains(t, err, "request 19:")
 			require.Equal(t, 5*time.Second, time.Since(begun), "%v", ceiling)
@@ -837,14 +832,10 @@ func TestShareEachWithoutSpace(t *testing.T) {
 // UpTo takes what a share's three buckets have, and the Decision says so.
 func TestUpTo(t *testing.T) {
 	const all, tenant, floor Name = 1, 2, 3
-	limits, err := NewLimits(Names{
-		all: {Label: "all", ID: Shared}, tenant: {Label: "tenant", Parent: all, Floor: floor}, floor: {Label: "floor"},
-	}.WithLimits(map[Name]Limit{all: PerHour(10), tenant: PerHour(8)}),
-		Override{Key: floor.Key("acme"), Limit: PerHour(3)})
-	require.NoError(t, err)
-	lim, err := New(NewMemStore(), limits, &Options{Now: modeltest.NewClock().Now})
-	require.NoError(t, err)
-	defer lim.Close()
+	lim := rigOn(t, NewMemStore(), limitsOf(t, Names{
+		all: {Label: "all", ID: Shared, Limit: PerHour(10)}, floor: {Label: "floor"},
+		tenant: {Label: "tenant", Limit: PerHour(8), Parent: all, Floor: floor},
+	}, nil, Override{Key: floor.Key("acme"), Limit: PerHour(3)}), Options{})
 	for _, step := range []struct {
 		id         string
 		cost, want int64
@@ -852,29 +843,25 @@ func TestUpTo(t *testing.T) {
 		{"other", 5, 5}, {"other", 5, 2}, {"other", 1, 0}, // 3 of the total are kept for acme
 		{"acme", 2, 2}, {"third", 0, 0}, {"acme", 9, 1}, {"acme", 9, 0}, {"third", 0, 0},
 	} {
-		d, err := lim.SpendAll(Request{Key: tenant.Key(step.id), Cost: step.cost, Mode: UpTo})
-		require.NoError(t, err)
+		d := lim.spendUpTo(tenant.Key(step.id), step.cost)
 		require.Equal(t, step.want, d.Taken, "%s %d", step.id, step.cost)
 		if step.id == "acme" || step.id == "other" {
 			require.True(t, d.Allowed)
 			continue
 		}
 		require.False(t, d.Allowed, "the total has less than it keeps, so no other may go")
-		want, err := lim.Check(tenant.Key(step.id), 0)
-		require.NoError(t, err)
-		require.Equal(t, want, d)
+		require.Equal(t, lim.check(tenant.Key(step.id), 0), d)
 	}
-	require.NoError(t, errorOf(lim.Hold(tenant.Key("acme"), lim.Now().Add(time.Hour))))
+	lim.hold(tenant.Key("acme"), time.Hour)
 	require.NoError(t, lim.Reset(all.Key(""), floor.Key("acme")))
-	d, err := lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: 1, Mode: UpTo})
-	require.NoError(t, err)
+	d := lim.spendUpTo(tenant.Key("acme"), 1)
 	require.Zero(t, d.Taken)
 	require.False(t, d.Allowed)
 	for cost := range int64(2) {
-		_, err = lim.SpendAll(Request{Key: floor.Key("acme"), Cost: cost, Mode: UpTo})
+		_, err := lim.SpendAll(Request{Key: floor.Key("acme"), Cost: cost, Mode: UpTo})
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 	}
-	_, err = lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
+	_, err := lim.SpendAll(Request{Key: tenant.Key("acme"), Cost: -1, Mode: UpTo})
 	require.ErrorIs(t, err, ErrNegativeCost)
 }
 
@@ -953,11 +940,9 @@ func TestSecondClass(t *testing.T) {
 	names := Names{1: {Label: "total", ID: Shared, Limit: PerHour(1000)}, 2: {Label: "class", Limit: PerHour(1000), Parent: 1, Floor: 4},
 		4: {Label: "floor"}}
 	floor := Override{Key: Name(4).Key("x"), Limit: PerHour(10)}
-	one, err := NewLimits(names, floor)
-	require.NoError(t, err)
+	one := limitsOf(t, names, nil, floor)
 	names[3] = NameSpec{Label: "second", Limit: PerHour(1000), Parent: 1}
-	two, err := NewLimits(names, floor)
-	require.NoError(t, err)
+	two := limitsOf(t, names, nil, floor)
 	for range 300 {
 		r := rigOn(t, NewMemStore(), one, Options{})
 		var callers sync.WaitGroup
@@ -1051,10 +1036,9 @@ func TestBecomesShare(t *testing.T) {
 
 // Errors count for the limit of the request, in whatever order its shards are locked.
 func TestErrorsOfShares(t *testing.T) {
-	limits, err := NewLimits(Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},
-		2: {Label: "class", Limit: PerHour(20), Parent: 1, Floor: 3}, 3: {Label: "floor"}},
+	limits := limitsOf(t, Names{1: {Label: "total", ID: Shared, Limit: PerHour(30)},
+		2: {Label: "class", Limit: PerHour(20), Parent: 1, Floor: 3}, 3: {Label: "floor"}}, nil,
 		Override{Key: Name(3).Key("x"), Limit: PerHour(5)})
-	require.NoError(t, err)
 	for range 20 { // each has another seed of its hashes
 		r := rigOn(t, NewMemStore(), limits, Options{})
 		require.ErrorIs(t, errorOf(r.Spend(Name(2).Key("x"), 21)), ErrCostOverBurst)
