@@ -1,6 +1,7 @@
 package decidertest
 
 import (
+	"bytes"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -51,7 +52,9 @@ func caseSources(e *env) {
 		text, err := semantics.ReadFile(file)
 		require.NoError(e, err)
 		var sources []source
-		require.NoError(e, yaml.Unmarshal(text, &sources))
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		require.NoError(e, decoder.Decode(&sources))
 		for _, s := range sources {
 			if e.level >= stint.Leased && s.decisions() > 100 { // each is a commit
 				continue
