@@ -530,9 +530,7 @@ func TestEndOfTimeOverride(t *testing.T) {
 		key := flushed.Key("a")
 		r.take(key, 7)
 		require.EqualValues(t, 3, r.left(key))
-		b, err := r.Bucket(key)
-		require.NoError(t, err)
-		require.Positive(t, b.ResetAfter)
+		require.Positive(t, r.bucket(key).ResetAfter)
 		require.NoError(t, r.SetOverrides(Override{Key: flushed.Key("a"), Limit: to}))
 		require.EqualValues(t, 43, r.left(key), to.String())
 	}

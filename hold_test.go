@@ -278,32 +278,29 @@ func TestHoldHistories(t *testing.T) {
 				var last [3]int64 // the hold that each commit saves
 				commits := 0
 				for range 1 + rnd.IntN(4) {
-					c := call{err: make(chan error, 1)}
+					var c call
 					d := time.Duration(rnd.IntN(6)-1) * time.Second
 					end := live(r.clock.Nanos() + int64(d))
-					saves := true
+					saves := commits > 0 || inForce != 0
 					switch rnd.IntN(3) {
 					case 0:
-						saves = commits > 0 || inForce != 0
 						c.name, inForce = "Release", 0
-						go func() { c.err <- r.Release(key) }()
+						c.err = begin(func() error { return r.Release(key) })
 					case 1:
 						want := max(end, inForce)
 						saves = want != 0 && (commits > 0 || want != inForce)
 						c.name, inForce = fmt.Sprint("Hold ", d), want
-						go func() {
+						c.err = begin(func() error {
 							until, err := r.Hold(key, r.Now().Add(d))
 							if err == nil && (until.IsZero() != (want == 0) || want != 0 && until.UnixNano() != want) {
 								err = fmt.Errorf("until %v, want %d", until, want)
 							}
-							c.err <- err
-						}()
+							return err
+						})
 					default:
-						saves = commits > 0 || inForce != 0
 						c.name, inForce = "Reset", 0
-						go func() { c.err <- r.Reset(key) }()
+						c.err = begin(func() error { return r.Reset(key) })
 					}
-					synctest.Wait()
 					if saves {
 						commits = min(commits+1, 2)
 						c.commit = commits

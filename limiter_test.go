@@ -381,54 +381,39 @@ func TestErrorsNameTheLabel(t *testing.T) {
 	r.take(bob, 3)
 	r.reserve(bob, 1)
 	r.take(daily.Key("bob"), 3)
+	each := []Request{bob.Cost(4)}
+	r.disk.fail(errDisk, "save")
+	const noShares = "stint: not for shares of a total: "
 	for _, c := range []struct {
-		call func() error
-		kind error
-		text string
+		err, kind error
+		text      string
 	}{
-		{func() error { _, err := r.Spend(bob, -1); return err },
-			ErrNegativeCost, "stint: negative cost: -1 for Logins:bob"},
-		{func() error { _, err := r.Check(Name(9).Key("bob"), -1); return err },
-			ErrNegativeCost, "stint: negative cost: -1 for 9:bob"},
-		{func() error { _, err := r.Spend(bob, 4); return err },
-			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Logins:bob"},
-		{func() error { _, err := r.Spend(everyone.Key(""), 4); return err },
-			ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Everyone"},
-		{func() error {
-			return r.DoEach(context.Background(), []Request{{Key: bob, Cost: 4}}, make([]Decision, 1))
-		},
+		{errorOf(r.Spend(bob, -1)), ErrNegativeCost, "stint: negative cost: -1 for Logins:bob"},
+		{errorOf(r.Check(Name(9).Key("bob"), -1)), ErrNegativeCost, "stint: negative cost: -1 for 9:bob"},
+		{errorOf(r.Spend(bob, 4)), ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Logins:bob"},
+		{errorOf(r.Spend(everyone.Key(""), 4)), ErrCostOverBurst, "stint: cost over burst: 4 of 3 for Everyone"},
+		{r.DoEach(t.Context(), each, make([]Decision, 1)),
 			ErrCostOverBurst, "request 0: stint: cost over burst: 4 of 3 for Logins:bob"},
-		{func() error { _, err := r.SpendAll(Request{Key: bob}, Request{Key: bob}); return err },
-			ErrDuplicateKey, "stint: duplicate key: Logins:bob"},
-		{func() error { _, err := r.Reserve(bob.Cost(1)); return err },
-			ErrQueueFull, "stint: queue is full: Logins:bob, the next turn is in 40s"},
-		{func() error { _, err := r.Reserve(off.Key("bob").Cost(1)); return err },
-			ErrBlocked, "stint: id is blocked: Off:bob"},
-		{func() error { _, err := r.Reserve(daily.Key("bob").Cost(1)); return err },
+		{errorOf(r.SpendAll(bob.Cost(0), bob.Cost(0))), ErrDuplicateKey, "stint: duplicate key: Logins:bob"},
+		{errorOf(r.Reserve(bob.Cost(1))), ErrQueueFull, "stint: queue is full: Logins:bob, the next turn is in 40s"},
+		{errorOf(r.Reserve(off.Key("bob").Cost(1))), ErrBlocked, "stint: id is blocked: Off:bob"},
+		{errorOf(r.Reserve(daily.Key("bob").Cost(1))),
 			errors.ErrUnsupported, "stint: not for quotas that follow the calendar: Daily:bob has no queue"},
-		{func() error { return errorOf(r.Wait(soon, daily.Key("bob").Cost(1))) },
+		{errorOf(r.Wait(soon, daily.Key("bob").Cost(1))),
 			context.DeadlineExceeded, "stint: wait for Daily:bob: its turn would come too late: in "},
-		{func() error {
-			r.disk.fail(errDisk, "save")
-			return errorOf(r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour)))
-		},
-			errDisk, "stint: hold Held:bob: "},
-		{func() error { _, err := shares.Spend(theTotal, 801); return err },
-			ErrCostOverBurst, "stint: cost over burst: 801 of 800 for Total"},
-		{func() error { _, err := shares.Spend(shareFloor.Key("acme"), 1); return err },
-			errors.ErrUnsupported, "stint: not for shares of a total: TenantFloor:acme is a floor"},
-		{func() error { _, err := shares.Reserve(acme.Cost(1)); return err },
-			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme has no queue"},
-		{func() error { _, err := shares.Raise(Request{Key: acme}, shares.clock.Now()); return err },
-			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme cannot be raised"},
-		{func() error { _, err := shares.SpendAll(Request{Key: theTotal, Limit: PerSecond(1)}); return err },
-			errors.ErrUnsupported, "stint: not for shares of a total: Total is a total"},
-		{func() error { _, err := shares.SpendAll(Request{Key: acme, Limit: EachDay(1, nil)}); return err },
-			errors.ErrUnsupported, "stint: not for shares of a total: Tenant:acme cannot be held to 1/day"},
+		{errorOf(r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour))), errDisk, "stint: hold Held:bob: "},
+		{errorOf(shares.Spend(theTotal, 801)), ErrCostOverBurst, "stint: cost over burst: 801 of 800 for Total"},
+		{errorOf(shares.Spend(acmeFloor, 1)), errors.ErrUnsupported, noShares + "TenantFloor:acme is a floor"},
+		{errorOf(shares.Reserve(acme.Cost(1))), errors.ErrUnsupported, noShares + "Tenant:acme has no queue"},
+		{errorOf(shares.Raise(acme.Cost(0), shares.clock.Now())),
+			errors.ErrUnsupported, noShares + "Tenant:acme cannot be raised"},
+		{errorOf(shares.SpendAll(Request{Key: theTotal, Limit: PerSecond(1)})),
+			errors.ErrUnsupported, noShares + "Total is a total"},
+		{errorOf(shares.SpendAll(Request{Key: acme, Limit: EachDay(1, nil)})),
+			errors.ErrUnsupported, noShares + "Tenant:acme cannot be held to 1/day"},
 	} {
-		err := c.call()
-		require.ErrorIs(t, err, c.kind)
-		require.ErrorContains(t, err, c.text)
+		require.ErrorIs(t, c.err, c.kind)
+		require.ErrorContains(t, c.err, c.text)
 	}
 }
 

@@ -191,8 +191,7 @@ func TestSetOverridesKeepsUsed(t *testing.T) {
 			if most := big.NewRat(limit.Burst, 1); used.Cmp(most) > 0 {
 				used.Set(most)
 			}
-			b, err := r.Bucket(key)
-			require.NoError(t, err)
+			b := r.bucket(key)
 			// Each change rounds up to a nanosecond of the new limit.
 			got := big.NewRat(int64(b.ResetAfter), int64(limit.Interval()))
 			require.True(t, got.Cmp(used) >= 0, "%v used, want %v", got, used)
@@ -316,11 +315,7 @@ func TestSetOverridesWithoutSpace(t *testing.T) {
 // removal from them, so KeepOverrides keeps it.
 func TestKeepOverridesDuringSetLimits(t *testing.T) {
 	pro := PerHour(1000)
-	base := func(overrides ...Override) *Limits {
-		limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
-		require.NoError(t, err)
-		return limits
-	}
+	base := func(overrides ...Override) *Limits { return limitsOf(t, testNames, planDefaults, overrides...) }
 	r := rigOn(t, NewMemStore(), base(), Options{KeepOverrides: true})
 	listed := base(Override{Key: perID.Key("a"), Limit: pro})
 	r.take(perID.Key("a"), 1)
@@ -350,11 +345,7 @@ func TestKeepOverridesDuringSetLimits(t *testing.T) {
 // Options.KeepOverrides keeps plans over SetLimits.
 func TestKeepOverrides(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)
-	base := func(overrides ...Override) *Limits {
-		limits, err := NewLimits(testNames.WithLimits(planDefaults), overrides...)
-		require.NoError(t, err)
-		return limits
-	}
+	base := func(overrides ...Override) *Limits { return limitsOf(t, testNames, planDefaults, overrides...) }
 	of := func(r *rig, id string) Limit {
 		l, _ := r.Limits().For(perID.Key(id))
 		return l

@@ -49,26 +49,19 @@ func TestWorlds(t *testing.T) {
 	t.Run("mem", func(t *testing.T) {
 		t.Parallel()
 		runWorlds(t, testlength.Of(10, 2), testlength.Of(20_000, 1000), func(t *testing.T) modeltest.Env {
-			return *memWorld(t,
-				stint.Options{}, nil)
+			return *memWorld(t, stint.Options{}, nil)
 		})
 	})
-	t.Run("faults and crashes", func(t *testing.T) {
-		t.Parallel()
-		runWorlds(t, testlength.Of(10, 2), testlength.Of(100_000, 1000), func(t *testing.T) modeltest.Env {
-			env := memWorld(t, stint.Options{}, &modeltest.Disk{})
-			env.Crashes = true
-			return *env
+	for _, resident := range []int{0, 8} { // 0 evicts nothing
+		t.Run(fmt.Sprint("faults and crashes/resident ", resident), func(t *testing.T) {
+			t.Parallel()
+			runWorlds(t, testlength.Of(10, 2), testlength.Of(100_000, 1000), func(t *testing.T) modeltest.Env {
+				env := memWorld(t, stint.Options{MaxResident: resident}, &modeltest.Disk{})
+				env.Crashes = true
+				return *env
+			})
 		})
-	})
-	t.Run("evictions, faults and crashes", func(t *testing.T) {
-		t.Parallel()
-		runWorlds(t, testlength.Of(10, 2), testlength.Of(100_000, 1000), func(t *testing.T) modeltest.Env {
-			env := memWorld(t, stint.Options{MaxResident: 8}, &modeltest.Disk{})
-			env.Crashes = true
-			return *env
-		})
-	})
+	}
 	for _, resident := range []int{0, 8} {
 		t.Run(fmt.Sprint("file/resident ", resident), func(t *testing.T) {
 			t.Parallel()
