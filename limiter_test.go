@@ -45,15 +45,6 @@ func TestNew(t *testing.T) {
 	require.ErrorIs(t, errorOf(New(mem, limits, nil)), ErrCorrupt)
 }
 
-func TestEventKind(t *testing.T) {
-	for kind, want := range map[EventKind]string{
-		FlushFailed: "flush failed", FlushRecovered: "flush recovered", ClockStepped: "clock stepped",
-		FileSetAside: "file set aside", 99: "EventKind(99)",
-	} {
-		require.Equal(t, want, kind.String())
-	}
-}
-
 func TestClose(t *testing.T) {
 	// The suite of Deciders has the other calls.
 	t.Run("every call returns ErrClosed", func(t *testing.T) {
@@ -353,6 +344,7 @@ func TestEventLogValue(t *testing.T) {
 		{Event{Kind: FlushFailed, Time: at, Err: errors.New("disk full")},
 			`event.kind="flush failed" ` + prefix + ` event.error="disk full"`},
 		{Event{Kind: FlushRecovered, Time: at}, `event.kind="flush recovered" ` + prefix},
+		{Event{Kind: 99, Time: at}, "event.kind=EventKind(99) " + prefix},
 		{Event{Kind: ClockStepped, Time: at, Step: -time.Hour},
 			`event.kind="clock stepped" ` + prefix + ` event.step=-1h0m0s`},
 		{Event{Kind: FileSetAside, Time: at, Err: ErrCorrupt, Path: "quota.db.corrupt-1"},

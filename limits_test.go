@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -499,24 +498,6 @@ func TestWith(t *testing.T) {
 		`stint: PerIP: override of "10.0.0.7": count is 0, want at least 1`)
 	require.Zero(t, ls.CountOverrides(65535))
 	require.Empty(t, all(ls, 65535))
-}
-
-func TestPlans(t *testing.T) {
-	pro := func(id string) []Override {
-		return []Override{{perID.Key(id), PerMinute(50), "why"}, {other.Key(id), Unlimited, ""}}
-	}
-	overrides := append(slices.Concat(pro("a"), pro("b")), Override{Key: perID.Key("c"), Limit: Blocked})
-	limits := limitsOf(t, testNames, planDefaults, overrides...)
-	for key, want := range map[Key]Limit{
-		perID.Key("a"): PerMinute(50), perID.Key("b"): PerMinute(50), perID.Key("c"): Blocked,
-		perID.Key("d"): PerMinute(5),
-		other.Key("a"): {}, other.Key("c"): planDefaults[other],
-	} {
-		got, _ := limits.For(key)
-		require.Equal(t, want, got, key)
-	}
-	_, err := NewLimits(testNames.WithLimits(planDefaults), slices.Concat(pro("a"), pro("a"))...)
-	require.ErrorContains(t, err, `PerID: id "a" is overridden already, as "a"`)
 }
 
 // TestDividedBy holds the laws of a divided limit: n of them admit no more than

@@ -865,11 +865,18 @@ func TestUpTo(t *testing.T) {
 	require.ErrorIs(t, err, ErrNegativeCost)
 }
 
+// firstTree returns limits without a tree, and with one.
+func firstTree(t *testing.T, total int64) (plain, tree *Limits) {
+	names := Names{9: {Label: "plain", Limit: PerHour(5)}}
+	plain = limitsOf(t, names, nil)
+	names[1] = NameSpec{Label: "total", ID: Shared, Limit: PerHour(total)}
+	names[2] = NameSpec{Label: "class", Limit: PerHour(100), Parent: 1}
+	return plain, limitsOf(t, names, nil)
+}
+
 // A tree that SetLimits brings is in force for every call.
 func TestFirstTree(t *testing.T) {
-	plain := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}}, nil)
-	tree := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}, 1: {Label: "total", ID: Shared, Limit: PerHour(3)},
-		2: {Label: "class", Limit: PerHour(100), Parent: 1}}, nil)
+	plain, tree := firstTree(t, 3)
 	req := Name(2).Key("x").Cost(1)
 	for call, spend := range map[string]func(l *Limiter) (bool, error){
 		"Allow":    func(l *Limiter) (bool, error) { return l.Allow(req.Key), nil },
@@ -903,9 +910,7 @@ func TestFirstTree(t *testing.T) {
 // nanoseconds: one round in 3,000 found it.
 func TestFirstTreeMeanwhile(t *testing.T) {
 	t.Parallel()
-	plain := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}}, nil)
-	tree := limitsOf(t, Names{9: {Label: "plain", Limit: PerHour(5)}, 1: {Label: "total", ID: Shared, Limit: PerHour(1)},
-		2: {Label: "class", Limit: PerHour(100), Parent: 1}}, nil)
+	plain, tree := firstTree(t, 1)
 	class, other := Name(2).Key("x").Cost(1), Name(9).Key("x").Cost(0)
 	for range testlength.Of(30_000, 300) {
 		r := rigOn(t, NewMemStore(), plain, Options{})
