@@ -267,27 +267,7 @@ func TestCalendarChanges(t *testing.T) {
 		{day, PerDay(10), 4, 4}, {day, PerHour(5), 9, 5}, {day, month, 4, 4}, {month, day, 15, 10},
 		{day, EachDay(10, zoneOf(t, "Asia/Tokyo")), 4, 4}, {day, EachDay(5, nil), 8, 5}, {EachDay(5, nil), day, 4, 4},
 	} {
-		for level := Memory; level <= Synced; level++ {
-			for _, resident := range []bool{true, false} {
-				c.from.Durability, c.to.Durability = level, level
-				r := rigFrom(t, "2026-11-23T12:00:00Z", c.from)
-				r.take(key, c.used)
-				if !resident {
-					require.NoError(t, r.Flush())
-					r.evictAll()
-					require.Zero(t, r.Stats().Resident)
-				}
-				require.NoError(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: c.to}))
-				require.EqualValues(t, c.want, r.spent(key), "%v to %v", c.from, c.to)
-				if level >= Leased { // a crash forgets nothing
-					again := r.next(r.Limits())
-					require.GreaterOrEqual(t, again.spent(key), c.want)
-					if level == Synced || c.from.FollowsCalendar() != c.to.FollowsCalendar() {
-						require.EqualValues(t, c.want, again.spent(key), "%v to %v", c.from, c.to)
-					}
-				}
-			}
-		}
+		requireKept(t, c.from, c.to, c.used, c.want)
 	}
 	t.Run("a failed load changes nothing", func(t *testing.T) {
 		r := rigFrom(t, "2026-11-23T12:00:00Z", PerDay(10))

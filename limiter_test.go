@@ -75,13 +75,7 @@ func TestClose(t *testing.T) {
 	})
 	t.Run("while a bucket is loaded", func(t *testing.T) {
 		r := newRig(t)
-		r.disk.on(func(op storeOp) error {
-			if op.name == "load" && op.done {
-				r.disk.on(nil)
-				require.NoError(t, r.Close())
-			}
-			return nil
-		})
+		r.disk.after("load", func() { require.NoError(t, r.Close()) })
 		require.ErrorIs(t, errorOf(r.Spend(perID.Key("a"), 1)), ErrClosed)
 	})
 	t.Run("SetLimits by a listener for which Close waits", func(t *testing.T) {
@@ -217,14 +211,10 @@ func TestNoSpace(t *testing.T) {
 	})
 	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
 		r, key := newLevels(t, hundred), flushed.Key("a")
-		r.disk.on(func(op storeOp) error {
-			if op.name == "load" && op.done {
-				r.disk.on(nil)
-				r.take(key, 60)
-				require.NoError(t, r.Flush())
-				r.evictAll()
-			}
-			return nil
+		r.disk.after("load", func() {
+			r.take(key, 60)
+			require.NoError(t, r.Flush())
+			r.evictAll()
 		})
 		require.EqualValues(t, 39, r.spend(key, 1).Remaining)
 	})
@@ -484,14 +474,10 @@ func TestBucket(t *testing.T) {
 	t.Run("a bucket that comes and goes while it is loaded", func(t *testing.T) {
 		r := rigOn(t, NewMemStore(), testLimits(t), Options{MaxResident: 1})
 		key := perID.Key("a")
-		r.disk.on(func(op storeOp) error {
-			if op.done {
-				r.disk.on(nil)
-				r.spend(key, 2)
-				require.NoError(t, r.Flush())
-				r.spend(perID.Key("b"), 1) // there is room for one
-			}
-			return nil
+		r.disk.after("load", func() {
+			r.spend(key, 2)
+			require.NoError(t, r.Flush())
+			r.spend(perID.Key("b"), 1) // there is room for one
 		})
 		require.EqualValues(t, 3, r.bucket(key).Remaining)
 		require.EqualValues(t, 1, r.Stats().Evictions)
@@ -530,14 +516,11 @@ func TestBuckets(t *testing.T) {
 		t.Run(fmt.Sprintf("saved and evicted meanwhile, then %v", fails), func(t *testing.T) {
 			r := newRig(t)
 			r.spend(perID.Key("a"), 5)
-			r.disk.on(func(op storeOp) error {
-				if op.name == "all" && op.done {
-					r.disk.fail(fails, "load")
-					require.NoError(t, r.Flush())
-					r.evictAll()
-					require.Zero(t, r.Stats().Resident)
-				}
-				return nil
+			r.disk.after("all", func() {
+				r.disk.fail(fails, "load")
+				require.NoError(t, r.Flush())
+				r.evictAll()
+				require.Zero(t, r.Stats().Resident)
 			})
 			for b, err := range r.Buckets(perID) {
 				require.ErrorIs(t, err, fails)

@@ -397,6 +397,17 @@ func (s *fakeStore) on(hook func(op storeOp) error) {
 	s.hook = hook
 }
 
+// after calls f when the next of the named operations is done.
+func (s *fakeStore) after(name string, f func()) {
+	s.on(func(op storeOp) error {
+		if op.name == name && op.done {
+			s.on(nil)
+			f()
+		}
+		return nil
+	})
+}
+
 // fail makes the named operations return err, or loads, saves and listings if
 // none is named. A nil err ends that.
 func (s *fakeStore) fail(err error, ops ...string) {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/modeltest"
-	"github.com/stint-go/stint/internal/table"
 )
 
 // inLine runs a test in a bubble, with a limiter on the bubble's time: single
@@ -258,12 +257,7 @@ func TestResetHold(t *testing.T) {
 		}
 		r.disk.on(nil)
 		go func() { reset <- r.Reset(key) }()
-		s, h := r.cache.Shard(uint16(key.Name), key.ID)
-		for waits := false; len(reset) == 0 && !waits; { // until it has ended, or waits for its commit
-			s.Mu.Lock()
-			i, resident := s.Find(uint16(key.Name), key.ID, h)
-			waits = resident && s.At(i).Has(table.Pending)
-			s.Mu.Unlock()
+		for len(reset) == 0 && !inCommit(r.Limiter, key) { // until it has ended, or waits for its commit
 			runtime.Gosched()
 		}
 		return errDisk
