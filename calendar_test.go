@@ -371,8 +371,7 @@ func TestPlanFlips(t *testing.T) {
 		total := int64(0)
 		for range 10 {
 			for _, n := range []int64{100, 50} {
-				d, err := r.SpendAll(Request{Key: off.Key("a"), Cost: 1000, Limit: day(n), Mode: UpTo})
-				require.NoError(t, err)
+				d := r.spendAll(Request{Key: off.Key("a"), Cost: 1000, Limit: day(n), Mode: UpTo})
 				total += d.Taken
 				require.NoError(t, r.Flush())
 				r.evictAll()

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/cache"
-	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -47,17 +46,15 @@ func laneOf(l *Limiter, key Key) *cache.Lane {
 	return n
 }
 
-// laneLimiter returns a Limiter in memory whose time stands still until the test
-// moves it.
-func laneLimiter(t *testing.T, limit Limit) (*Limiter, *modeltest.Clock) {
-	r := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "hot", Limit: limit}}, nil), Options{})
-	return r.Limiter, r.clock
+// laneRig returns a rig with one limit.
+func laneRig(t *testing.T, limit Limit) *rig {
+	return rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "hot", Limit: limit}}, nil), Options{})
 }
 
 // The lock must have been taken promoteAfter times in a row when a spend from one
 // bucket came, and not in between for anything else.
 func TestLaneAfterContention(t *testing.T) {
-	l, _ := laneLimiter(t, PerMinute(1000))
+	l := laneRig(t, PerMinute(1000))
 	hot, other := Name(1).Key("hot"), Name(1).Key("other")
 	require.True(t, l.Allow(hot))
 	require.True(t, l.Allow(other))
@@ -69,29 +66,28 @@ func TestLaneAfterContention(t *testing.T) {
 		for range n {
 			l.contendedLocked(&a)
 		}
-		return laneOf(l, hot) != nil
+		return laneOf(l.Limiter, hot) != nil
 	}
 	require.False(t, contended(promoteAfter-1))
 	require.True(t, contended(1))
 	require.True(t, l.Allow(hot))
 	i, _ := a.shard.Find(1, "hot", a.hash)
-	require.NotEqual(t, laneOf(l, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
+	require.NotEqual(t, laneOf(l.Limiter, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
 	require.NoError(t, errorOf(l.Check(hot, 1)))
-	require.EqualValues(t, 998, remainingOf(t, l, hot))
-	require.NotNil(t, laneOf(l, hot), "a Check has retired it")
+	require.EqualValues(t, 998, l.left(hot))
+	require.NotNil(t, laneOf(l.Limiter, hot), "a Check has retired it")
 	ds := make([]Decision, 1)
-	d, err := l.Do(t.Context(), []Request{hot.Cost(1)}, ds)
-	require.NoError(t, err)
+	d := l.decided(l.Do(t.Context(), []Request{hot.Cost(1)}, ds))
 	require.Equal(t, ds[0], d)
 	require.EqualValues(t, 997, d.Remaining)
-	require.NotNil(t, laneOf(l, hot), "a Do of one request has retired it")
+	require.NotNil(t, laneOf(l.Limiter, hot), "a Do of one request has retired it")
 	l.Stats()
-	require.Nil(t, laneOf(l, hot), "Stats has not retired it")
+	require.Nil(t, laneOf(l.Limiter, hot), "Stats has not retired it")
 	require.True(t, contended(1), "one wait, and the bucket had a lane before")
 	l.Stats()
 	a = ask{key: other, located: l.locate(other)}
 	require.False(t, contended(promoteAfter-1))
-	require.Nil(t, laneOf(l, other))
+	require.Nil(t, laneOf(l.Limiter, other))
 }
 
 // Buckets that a lane cannot decide on get none.
@@ -101,23 +97,23 @@ func TestLaneOnlyForPlainBuckets(t *testing.T) {
 		"synced":   {Burst: 9, Count: 9, Period: time.Minute, Durability: Synced},
 		"calendar": EachDay(9, time.UTC),
 	} {
-		l, _ := laneLimiter(t, limit)
+		l := laneRig(t, limit)
 		require.True(t, l.Allow(Name(1).Key("a")))
-		require.False(t, promote(l, Name(1).Key("a")), name)
+		require.False(t, promote(l.Limiter, Name(1).Key("a")), name)
 	}
-	l, clock := laneLimiter(t, PerMinute(9))
+	l := laneRig(t, PerMinute(9))
 	require.True(t, l.Allow(Name(1).Key("a")))
-	require.True(t, promote(l, Name(1).Key("a")))
-	require.NoError(t, errorOf(l.Hold(Name(1).Key("a"), clock.Now().Add(time.Minute))))
+	require.True(t, promote(l.Limiter, Name(1).Key("a")))
+	l.hold(Name(1).Key("a"), time.Minute)
 	require.False(t, l.Allow(Name(1).Key("a")), "the hold")
-	require.False(t, promote(l, Name(1).Key("a")), "a bucket with a hold")
+	require.False(t, promote(l.Limiter, Name(1).Key("a")), "a bucket with a hold")
 }
 
 // Every decision is counted once, in a lane or not, and also if its lane was
 // retired before it was counted.
 func TestLaneCounts(t *testing.T) {
 	const burst, spends = 1_000_000, 2_000_000
-	l, _ := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Second})
+	l := laneRig(t, Limit{Burst: burst, Count: 1, Period: time.Second})
 	key := Name(1).Key("hot")
 	var all sync.WaitGroup
 	for g := range 8 {
@@ -126,7 +122,7 @@ func TestLaneCounts(t *testing.T) {
 			for range spends / 8 {
 				l.Allow(key)
 				if rnd.IntN(100) == 0 {
-					promote(l, key)
+					promote(l.Limiter, key)
 				}
 				if rnd.IntN(10_000) == 0 {
 					l.Stats()
@@ -155,16 +151,16 @@ var laneHistories = flag.Int("histories", 0, "histories of TestLaneHistories; a 
 func TestLaneHistories(t *testing.T) {
 	t.Parallel()
 	const burst = 5
-	l, clock := laneLimiter(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
+	l := laneRig(t, Limit{Burst: burst, Count: 1, Period: time.Millisecond})
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	promoted := 0
 	histories := cmp.Or(*laneHistories, testlength.Of(200_000, 4000))
 	for n := range histories {
-		clock.Advance(time.Minute)
+		l.clock.Advance(time.Minute)
 		key := Name(1).Key(fmt.Sprint(n % 8))
 		taken := rnd.Int64N(3)
 		require.NoError(t, errorOf(l.Spend(key, taken)))
-		if promote(l, key) {
+		if promote(l.Limiter, key) {
 			promoted++
 		}
 		var threads [3][]laneCall
@@ -187,7 +183,7 @@ func TestLaneHistories(t *testing.T) {
 			})
 		}
 		all.Wait()
-		final := remainingOf(t, l, key)
+		final := l.left(key)
 		if !laneOrder(burst-taken, final, burst, threads) {
 			t.Fatalf("no order of these calls has these answers, with %d tokens first and %d at last: %+v", burst-taken,
 				final, threads)
@@ -196,7 +192,7 @@ func TestLaneHistories(t *testing.T) {
 	t.Logf("%d histories, %d began with a lane", histories, promoted)
 }
 
-func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {
+func (c *laneCall) do(t *testing.T, l *rig, key Key) {
 	var d Decision
 	var err error
 	switch c.what {
@@ -213,7 +209,7 @@ func (c *laneCall) do(t *testing.T, l *Limiter, key Key) {
 		err = l.DoEach(context.Background(), []Request{{Key: key, Cost: c.cost}}, ds[:])
 		d = ds[0]
 	case "promote":
-		promote(l, key)
+		promote(l.Limiter, key)
 	case "flush":
 		err = l.Flush()
 	}
@@ -263,12 +259,12 @@ func laneOrder(tokens, final, burst int64, threads [3][]laneCall) bool {
 
 // A lane that gives up, because others have swapped the TAT, has spent nothing.
 func TestLaneGivesUp(t *testing.T) {
-	l, clock := laneLimiter(t, Limit{Burst: 1 << 30, Count: 1, Period: time.Second})
+	l := laneRig(t, Limit{Burst: 1 << 30, Count: 1, Period: time.Second})
 	hot := Name(1).Key("hot")
 	require.True(t, l.Allow(hot))
-	require.True(t, promote(l, hot))
-	n := laneOf(l, hot)
-	begun, now := n.TAT(), clock.Now().UnixNano()
+	require.True(t, promote(l.Limiter, hot))
+	n := laneOf(l.Limiter, hot)
+	begun, now := n.TAT(), l.clock.Now().UnixNano()
 	one := ask{key: hot, cost: 1, op: opSpend, now: now}
 	var allowed, declined atomic.Int64
 	var all sync.WaitGroup

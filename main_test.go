@@ -359,13 +359,6 @@ func collect(t testing.TB, seq iter.Seq2[Change, error]) (all []Change) {
 	return all
 }
 
-func remainingOf(t *testing.T, l *Limiter, key Key) int64 {
-	t.Helper()
-	d, err := l.Check(key, 0)
-	require.NoError(t, err)
-	return d.Remaining
-}
-
 var errDisk = errors.New("the disk is on fire")
 
 // fakeStore is a Store that calls a hook at each operation. The hook may fail
