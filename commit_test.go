@@ -514,12 +514,14 @@ func TestOvertaken(t *testing.T) {
 		lane bool
 		call func(r *rig) bool
 	}{
-		"Allow":                 {key, false, func(r *rig) bool { return r.Allow(key) }},
-		"Spend":                 {key, false, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
-		"Spend, lane":           {key, true, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
-		"Check":                 {key, false, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
-		"Check, lane":           {key, true, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
-		"SpendAll":              {key, false, func(r *rig) bool { return allowed(r.SpendAll(key.Cost(1), other.Cost(1))) }},
+		"Allow":       {key, false, func(r *rig) bool { return r.Allow(key) }},
+		"Spend":       {key, false, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Spend, lane": {key, true, func(r *rig) bool { return allowed(r.Spend(key, 1)) }},
+		"Check":       {key, false, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"Check, lane": {key, true, func(r *rig) bool { return allowed(r.Check(key, 1)) }},
+		"SpendAll": {key, false, func(r *rig) bool {
+			return allowed(r.SpendAll(key.Cost(1), other.Cost(1)))
+		}},
 		"DoEach":                {key, false, each(Request{Key: other, Cost: 1}, Request{Key: key, Cost: 1})},
 		"DoEach, lane":          {key, true, each(Request{Key: key, Cost: 1})},
 		"DoEach, checks":        {key, false, each(Request{Key: key, Cost: 1, Mode: CheckOnly})},

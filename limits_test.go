@@ -451,7 +451,8 @@ func TestBlocked(t *testing.T) {
 		})
 	}
 	t.Run("all but a few", func(t *testing.T) {
-		limits := limitsOf(t, Names{1: {Label: "Few", Limit: Blocked}}, nil, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
+		names := Names{1: {Label: "Few", Limit: Blocked}}
+		limits := limitsOf(t, names, nil, Override{Key: Name(1).Key("a"), Limit: PerSecond(1)})
 		r := rigOn(t, NewMemStore(), limits, Options{FailOpen: true})
 		require.True(t, r.Allow(Name(1).Key("a")))
 		require.False(t, r.Allow(Name(1).Key("b")))

@@ -656,7 +656,8 @@ func TestWaitForEarlierTokens(t *testing.T) {
 // place.
 func TestWaitForRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := rigOn(t, NewMemStore(), limitsOf(t, Names{1: {Label: "a", Limit: EachDay(1, nil)}}, nil), Options{Now: time.Now})
+		day := limitsOf(t, Names{1: {Label: "a", Limit: EachDay(1, nil)}}, nil)
+		l := rigOn(t, NewMemStore(), day, Options{Now: time.Now})
 		defer l.Close()
 		key := Name(1).Key("x")
 		l.take(key, 1)
