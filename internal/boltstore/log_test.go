@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -23,16 +22,16 @@ import (
 	"github.com/stint-go/stint/internal/testlength"
 )
 
-// salvaged returns what Salvage reads from a file.
-func salvaged(t *testing.T, path string) (got map[Key]int64, lost []error) {
+// salvage returns the copy that Salvage makes of a file, and what is lost.
+func salvage(t *testing.T, path string) (to string, lost []error) {
 	t.Helper()
-	to := filepath.Join(t.TempDir(), "salvaged.db")
+	to = storePath(t)
 	v, err := fsck.Salvage(path, to, longLock, func(int) error { return nil })
 	require.NoError(t, err)
-	got, err = found(t, to)
+	all, err := found(t, to)
 	require.NoError(t, err)
-	require.EqualValues(t, len(got), v.Buckets)
-	return got, v.Lost
+	require.EqualValues(t, len(all), v.Buckets)
+	return to, v.Lost
 }
 
 // A commit appends a record to the log, syncs it, and writes nothing else. When
@@ -199,8 +198,10 @@ func TestLogDamagedMetaPage(t *testing.T) {
 		}
 		logged++
 		require.ErrorIs(t, err, format.ErrCorrupt, "step %d", step)
-		got, lost := salvaged(t, path)
+		to, lost := salvage(t, path)
 		require.ErrorIs(t, lost[0], format.ErrOldMeta)
+		got, err = found(t, to)
+		require.NoError(t, err)
 		require.Equal(t, have[keyOf(c)], got[keyOf(c)], "what was logged last")
 	}
 	require.Greater(t, logged, testlength.Of(15, 4))
