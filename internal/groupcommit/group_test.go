@@ -21,23 +21,25 @@ type rig struct {
 	slow  chan struct{} // holds up the next save
 }
 
-func run(t *testing.T, test func(r *rig)) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &rig{}
-		r.Group = New(5*time.Second, 5*time.Millisecond, &r.order, func(b *Batch[[]int]) error {
-			require.False(t, r.order.TryLock())
-			<-time.After(time.Second)
-			if r.slow != nil {
-				<-r.slow
-			}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.saved = append(r.saved, b.Work)
-			b.Work = nil
-			return r.fail
+func run(t *testing.T, name string, test func(t *testing.T, r *rig)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := &rig{}
+			r.Group = New(5*time.Second, 5*time.Millisecond, &r.order, func(b *Batch[[]int]) error {
+				require.False(t, r.order.TryLock())
+				<-time.After(time.Second)
+				if r.slow != nil {
+					<-r.slow
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.saved = append(r.saved, b.Work)
+				b.Work = nil
+				return r.fail
+			})
+			test(t, r)
+			r.Close()
 		})
-		test(r)
-		r.Close()
 	})
 }
 
@@ -49,100 +51,86 @@ func (r *rig) put(n int, wait bool) *Batch[[]int] {
 }
 
 func TestGroup(t *testing.T) {
-	t.Run("callers share a save", func(t *testing.T) {
-		run(t, func(r *rig) {
-			begun := time.Now()
-			first := r.put(0, true)
+	run(t, "callers share a save", func(t *testing.T, r *rig) {
+		begun := time.Now()
+		first := r.put(0, true)
+		synctest.Wait()
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() { require.NoError(t, r.put(i, true).Await(time.Now(), nil)) })
+		}
+		require.NoError(t, first.Await(time.Now(), nil))
+		wg.Wait()
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.Len(t, r.saved, 2)
+		require.Len(t, r.saved[1], 100)
+		require.EqualValues(t, 2, r.Stats().Saves)
+	})
+	run(t, "a caller hurries the others", func(t *testing.T, r *rig) {
+		begun := time.Now()
+		r.put(1, false)
+		require.NoError(t, r.put(2, true).Await(time.Now(), nil))
+		require.Equal(t, time.Second, time.Since(begun))
+		b := r.put(3, false)
+		<-b.Done()
+		require.NoError(t, b.Err())
+		require.Equal(t, 2*time.Second+5*time.Millisecond, time.Since(begun))
+	})
+	run(t, "late", func(t *testing.T, r *rig) {
+		b := r.put(1, true)
+		r.Lock(false)
+		require.False(t, r.Late())
+		r.Unlock()
+		<-time.After(21 * time.Millisecond)
+		r.Lock(false)
+		require.True(t, r.Late())
+		r.Unlock()
+		require.NoError(t, b.Await(time.Now(), nil))
+	})
+	run(t, "failure", func(t *testing.T, r *rig) {
+		r.fail = errors.New("disk")
+		require.ErrorIs(t, r.put(1, true).Await(time.Now(), nil), r.fail)
+		st := r.Stats()
+		require.EqualValues(t, 1, st.Failures)
+		require.ErrorIs(t, st.Err, r.fail)
+		require.Equal(t, time.Second, st.Longest)
+		r.fail = nil
+	})
+	run(t, "timeout", func(t *testing.T, r *rig) {
+		r.slow = make(chan struct{})
+		begun := time.Now()
+		first := r.put(1, true)
+		<-time.After(4 * time.Second)
+		second := r.put(2, true)
+		require.ErrorIs(t, second.Await(time.Now(), nil), ErrTimeout)
+		require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
+		close(r.slow)
+		require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
+		require.NoError(t, second.Await(time.Now(), nil))
+	})
+	run(t, "stop", func(t *testing.T, r *rig) {
+		r.slow = make(chan struct{})
+		stop := make(chan struct{})
+		first, stopped := r.put(1, true), make(chan error)
+		for range 2 { // the first stops before the save is overdue, the second after
+			go func() { stopped <- first.Await(time.Now(), stop) }()
 			synctest.Wait()
-			var wg sync.WaitGroup
-			for i := range 100 {
-				wg.Go(func() { require.NoError(t, r.put(i, true).Await(time.Now(), nil)) })
-			}
-			require.NoError(t, first.Await(time.Now(), nil))
-			wg.Wait()
-			require.Equal(t, 2*time.Second, time.Since(begun))
-			require.Len(t, r.saved, 2)
-			require.Len(t, r.saved[1], 100)
-			require.EqualValues(t, 2, r.Stats().Saves)
-		})
+			close(stop)
+			require.ErrorIs(t, <-stopped, ErrStopped)
+			stop = make(chan struct{})
+			<-time.After(6 * time.Second)
+		}
+		close(r.slow)
+		require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
 	})
-	t.Run("a caller hurries the others", func(t *testing.T) {
-		run(t, func(r *rig) {
-			begun := time.Now()
-			r.put(1, false)
-			require.NoError(t, r.put(2, true).Await(time.Now(), nil))
-			require.Equal(t, time.Second, time.Since(begun))
-			b := r.put(3, false)
-			<-b.Done()
-			require.NoError(t, b.Err())
-			require.Equal(t, 2*time.Second+5*time.Millisecond, time.Since(begun))
-		})
-	})
-	t.Run("late", func(t *testing.T) {
-		run(t, func(r *rig) {
-			b := r.put(1, true)
-			r.Lock(false)
-			require.False(t, r.Late())
-			r.Unlock()
-			<-time.After(21 * time.Millisecond)
-			r.Lock(false)
-			require.True(t, r.Late())
-			r.Unlock()
-			require.NoError(t, b.Await(time.Now(), nil))
-		})
-	})
-	t.Run("failure", func(t *testing.T) {
-		run(t, func(r *rig) {
-			r.fail = errors.New("disk")
-			require.ErrorIs(t, r.put(1, true).Await(time.Now(), nil), r.fail)
-			st := r.Stats()
-			require.EqualValues(t, 1, st.Failures)
-			require.ErrorIs(t, st.Err, r.fail)
-			require.Equal(t, time.Second, st.Longest)
-			r.fail = nil
-		})
-	})
-	t.Run("timeout", func(t *testing.T) {
-		run(t, func(r *rig) {
-			r.slow = make(chan struct{})
-			begun := time.Now()
-			first := r.put(1, true)
-			<-time.After(4 * time.Second)
-			second := r.put(2, true)
-			require.ErrorIs(t, second.Await(time.Now(), nil), ErrTimeout)
-			require.Equal(t, 9*time.Second, time.Since(begun), "each waits for its own time")
-			close(r.slow)
-			require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
-			require.NoError(t, second.Await(time.Now(), nil))
-		})
-	})
-	t.Run("stop", func(t *testing.T) {
-		run(t, func(r *rig) {
-			r.slow = make(chan struct{})
-			stop := make(chan struct{})
-			first, stopped := r.put(1, true), make(chan error)
-			for range 2 { // the first stops before the save is overdue, the second after
-				go func() { stopped <- first.Await(time.Now(), stop) }()
-				synctest.Wait()
-				close(stop)
-				require.ErrorIs(t, <-stopped, ErrStopped)
-				stop = make(chan struct{})
-				<-time.After(6 * time.Second)
-			}
-			close(r.slow)
-			require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
-		})
-	})
-	t.Run("close saves what is left", func(t *testing.T) {
-		run(t, func(r *rig) {
-			b := r.put(1, true)
-			r.put(2, false)
-			done := make(chan error)
-			go func() { done <- b.Await(time.Now(), nil) }()
-			synctest.Wait()
-			require.NoError(t, <-done)
-			require.Equal(t, [][]int{{1, 2}}, r.saved)
-		})
+	run(t, "close saves what is left", func(t *testing.T, r *rig) {
+		b := r.put(1, true)
+		r.put(2, false)
+		done := make(chan error)
+		go func() { done <- b.Await(time.Now(), nil) }()
+		synctest.Wait()
+		require.NoError(t, <-done)
+		require.Equal(t, [][]int{{1, 2}}, r.saved)
 	})
 }
 
@@ -206,15 +194,11 @@ func TestLinger(t *testing.T) {
 		}
 		return shared
 	}
-	t.Run("callers that come", func(t *testing.T) {
-		run(t, func(r *rig) {
-			require.Greater(t, slices.Min(callers(r, 10, time.Millisecond)), 7) // linger does not wait for the last one
-		})
+	run(t, "callers that come", func(t *testing.T, r *rig) {
+		require.Greater(t, slices.Min(callers(r, 10, time.Millisecond)), 7) // linger does not wait for the last one
 	})
-	t.Run("callers that come too late", func(t *testing.T) {
-		run(t, func(r *rig) {
-			require.Less(t, slices.Max(callers(r, 10, 500*time.Millisecond)), 10)
-		})
+	run(t, "callers that come too late", func(t *testing.T, r *rig) {
+		require.Less(t, slices.Max(callers(r, 10, 500*time.Millisecond)), 10)
 	})
 	t.Run("callers that do not come", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
