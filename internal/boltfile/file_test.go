@@ -25,14 +25,14 @@ import (
 
 var errFault = errors.New("the disk is on fire")
 
+func layOut(f *File) error { return f.Update(func(tx *bolt.Tx) error { return LayOut(tx, nil) }) }
+
 // openNew makes a file and opens it on its own FS.
 func openNew(t *testing.T) (f *File, files *FS) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "new.db")
 	files = OS()
-	require.NoError(t, Make(path, files, func(f *File) error {
-		return f.Update(func(tx *bolt.Tx) error { return LayOut(tx, nil) })
-	}))
+	require.NoError(t, Make(path, files, layOut))
 	f, err := Open(path, Options{LockTimeout: time.Minute, FS: files})
 	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
@@ -164,7 +164,6 @@ func TestMake(t *testing.T) {
 	}{"links": {OS(), nil}, "no links": {links, nil}, "its name is not durable": {unsynced, errFault}} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "made.db")
-			layOut := func(f *File) error { return f.Update(func(tx *bolt.Tx) error { return LayOut(tx, nil) }) }
 			fails := func(f *File) error {
 				require.NoFileExists(t, path)
 				return errors.Join(layOut(f), errFault)
@@ -239,4 +238,31 @@ func TestFreePages(t *testing.T) {
 		}))
 	}
 	require.Less(t, sizes[len(sizes)-1], sizes[3]*21/20, sizes)
+}
+
+// Open does not read a file of a machine of the other byte order. Such a machine
+// writes each word of the meta pages the other way round.
+func TestOpenOtherByteOrder(t *testing.T) {
+	t.Parallel()
+	f, _ := openNew(t)
+	require.NoError(t, f.Close())
+	b, err := os.ReadFile(f.Path)
+	require.NoError(t, err)
+	for page := range 2 {
+		meta := b[page*bboltpage.Size:]
+		at := 0
+		for _, word := range []int{8, 2, 2, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8} {
+			slices.Reverse(meta[at : at+word])
+			at += word
+		}
+	}
+	require.NoError(t, os.WriteFile(f.Path, b, 0o600))
+	for _, readOnly := range []bool{false, true} {
+		_, err = Open(f.Path, Options{ReadOnly: readOnly})
+		require.ErrorIs(t, err, format.ErrFormat)
+		require.ErrorContains(t, err, "written by a machine of the other byte order; use stint export there")
+	}
+	there, err := os.ReadFile(f.Path)
+	require.NoError(t, err)
+	require.Equal(t, b, there)
 }
