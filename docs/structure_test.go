@@ -57,8 +57,8 @@ var allowedImports = map[string][]string{
 	"internal/resp":     {},
 	"internal/simulate": {".", "internal/chart", "internal/display", "go.yaml.in/yaml/v4"},
 
-	"internal/filecopy":   {"internal/bboltpage"}, // tests only
-	"internal/testlength": {},                     // tests only
+	"internal/filecopy":   {"internal/bboltpage", "github.com/stretchr/testify/", "go.etcd.io/bbolt"}, // tests only
+	"internal/testlength": {},                                                                         // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
 	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                            // tests only

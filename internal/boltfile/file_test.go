@@ -20,6 +20,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -171,12 +172,9 @@ func TestMake(t *testing.T) {
 			require.ErrorIs(t, Make(path, c.files, fails), errFault)
 			require.NoFileExists(t, path)
 			require.ErrorIs(t, Make(path, c.files, layOut), c.err)
-			before, err := os.ReadFile(path)
-			require.NoError(t, err)
+			before := filecopy.Read(t, path)
 			require.ErrorIs(t, Make(path, c.files, layOut), fs.ErrExist)
-			after, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, before, after)
+			require.Equal(t, before, filecopy.Read(t, path))
 			left, err := filepath.Glob(path + ".*")
 			require.NoError(t, err)
 			require.Empty(t, left)
@@ -246,8 +244,7 @@ func TestOpenOtherByteOrder(t *testing.T) {
 	t.Parallel()
 	f, _ := openNew(t)
 	require.NoError(t, f.Close())
-	b, err := os.ReadFile(f.Path)
-	require.NoError(t, err)
+	b := filecopy.Read(t, f.Path)
 	for page := range 2 {
 		meta := b[page*bboltpage.Size:]
 		at := 0
@@ -258,11 +255,9 @@ func TestOpenOtherByteOrder(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(f.Path, b, 0o600))
 	for _, readOnly := range []bool{false, true} {
-		_, err = Open(f.Path, Options{ReadOnly: readOnly})
+		_, err := Open(f.Path, Options{ReadOnly: readOnly})
 		require.ErrorIs(t, err, format.ErrFormat)
 		require.ErrorContains(t, err, "written by a machine of the other byte order; use stint export there")
 	}
-	there, err := os.ReadFile(f.Path)
-	require.NoError(t, err)
-	require.Equal(t, b, there)
+	require.Equal(t, b, filecopy.Read(t, f.Path))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/journal"
 	"github.com/stint-go/stint/internal/testlength"
@@ -48,9 +49,9 @@ func TestStep(t *testing.T) {
 		s, err := Open(storePath(t), storeNames, Options{LockTimeout: longLock, MaxResident: resident})
 		require.NoError(t, err)
 		require.NoError(t, s.Save(numbered(2, 0, 1251)))
-		before := commits(t, s.path)
+		before := filecopy.Commits(t, s.path)
 		require.NoError(t, s.checkpoint())
-		require.Equal(t, before+transactions, commits(t, s.path), resident)
+		require.Equal(t, before+transactions, filecopy.Commits(t, s.path), resident)
 		require.NoError(t, s.Close())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/journal"
 	"github.com/stint-go/stint/internal/testlength"
@@ -40,10 +41,10 @@ func TestCloseLongJournal(t *testing.T) {
 			require.NoError(t, s.Close())
 			s = openStore(t, s.path)
 			require.EqualValues(t, len(changes), s.Stats().Journaled, state)
-			before := commits(t, s.path)
+			before := filecopy.Commits(t, s.path)
 			s.journal.steps = checkpointStep
 			require.NoError(t, s.checkpoint())
-			require.GreaterOrEqual(t, commits(t, s.path), before+3, "each has at most checkpointStep buckets")
+			require.GreaterOrEqual(t, filecopy.Commits(t, s.path), before+3, "each has at most checkpointStep buckets")
 			s.sameAs(t, with(nil, changes...))
 			require.NoError(t, s.Close())
 		}

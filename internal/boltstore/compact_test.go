@@ -20,6 +20,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -94,8 +95,10 @@ func TestCompactClosed(t *testing.T) {
 
 	require.NoError(t, s.emptyLog())
 	err := replace(func(temp string) { // another process writes in between
-		written := writeFile(t, readFile(t, temp))
-		edit(t, written, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("x"), format.BigEndian(9)) })
+		written := filecopy.New(t, filecopy.Read(t, temp))
+		filecopy.Edit(t, written, func(tx *bolt.Tx) error {
+			return tx.Bucket([]byte("1")).Put([]byte("x"), format.BigEndian(9))
+		})
 		require.NoError(t, os.Rename(written, temp))
 	})
 	require.ErrorIs(t, err, ErrLocked)
@@ -180,7 +183,7 @@ func TestCompactJournal(t *testing.T) {
 	goOn()
 	s.awaitCopying(false)
 	require.Len(t, temporaries(t, s), 1)
-	got, err := found(t, writeFile(t, readFile(t, temporaries(t, s)[0])))
+	got, err := found(t, filecopy.New(t, filecopy.Read(t, temporaries(t, s)[0])))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	save(entry(Key{2, "since"}, 1)) // while the compaction waits for saves.mu

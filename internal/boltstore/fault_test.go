@@ -13,6 +13,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -51,13 +52,13 @@ func TestLogFailure(t *testing.T) {
 			restore()
 
 			*s.fs = sound
-			made := commits(t, s.path)
+			made := filecopy.Commits(t, s.path)
 			for i := range 2 {
 				next := entry(Key{1, fmt.Sprint("next", i)}, 1<<60)
 				have = with(have, next)
 				s.alone()
 				require.NoError(t, s.Save([]format.Entry{next}))
-				require.Equal(t, made+1, commits(t, s.path), "a transaction, and then the log again")
+				require.Equal(t, made+1, filecopy.Commits(t, s.path), "a transaction, and then the log again")
 				s.sameAs(t, have)
 				requireCrash(t, s, have)
 			}
@@ -80,7 +81,7 @@ func TestLogTruncated(t *testing.T) {
 		err := s.Save([]format.Entry{entry(Key{1, "second"}, 1<<60)})
 		require.ErrorIs(t, err, format.ErrCorrupt)
 		require.ErrorContains(t, err, "the file is shorter than it says")
-		require.Len(t, readFile(t, s.path), 2*bboltpage.Size)
+		require.Len(t, filecopy.Read(t, s.path), 2*bboltpage.Size)
 	}
 }
 
@@ -102,7 +103,7 @@ func TestFailedCommit(t *testing.T) {
 	restore := failCommits(s.inUse.file, unsynced(s.inUse.file))
 	require.ErrorIs(t, apply(1<<60), errFault)
 	restore()
-	left := readFile(t, s.path)
+	left := filecopy.Read(t, s.path)
 	sound, at := *s.fs, int64(-1)
 	var did []string
 	s.fs.WriteAt = func(file *os.File, b []byte, where int64) (int, error) {
@@ -114,11 +115,11 @@ func TestFailedCommit(t *testing.T) {
 	for range 2 {
 		require.ErrorIs(t, apply(1<<61), errFault)
 		require.Equal(t, newerMeta(left), at)
-		require.Equal(t, left, readFile(t, s.path))
+		require.Equal(t, left, filecopy.Read(t, s.path))
 	}
 	did = nil
 	s.fs.SyncFile = func(file *os.File) error {
-		require.Equal(t, left, readFile(t, s.path))
+		require.Equal(t, left, filecopy.Read(t, s.path))
 		did = append(did, "synced")
 		return sound.SyncFile(file)
 	}
@@ -134,7 +135,7 @@ func TestKillAfterFailedSync(t *testing.T) {
 	t.Parallel()
 	s, _ := openLogged(t)
 	s.put(t, entry(Key{1, "a"}, 1<<60))
-	disk := readFile(t, s.path)
+	disk := filecopy.Read(t, s.path)
 	s.fs.SyncFile = func(*os.File) error { return errFault }
 	require.ErrorIs(t, s.append([]format.Entry{entry(Key{1, "b"}, 1<<60)}), errFault)
 	_, err := Open(crash(t, s), nil, Options{LockTimeout: longLock, FS: s.fs})
@@ -146,7 +147,7 @@ func TestKillAfterFailedSync(t *testing.T) {
 		return file.WriteAt(b, at)
 	}
 	next.put(t, entry(Key{1, "c"}, 1<<60))
-	_, err = found(t, writeFile(t, disk))
+	_, err = found(t, filecopy.New(t, disk))
 	require.NoError(t, err, "a power cut leaves no gap")
 }
 
@@ -211,9 +212,9 @@ func TestFailedSave(t *testing.T) {
 		"the next one is a transaction": func(t *testing.T, s *Store, have map[Key]int64) {
 			s.put(t, one("logged", 1<<60)...)
 			fail(t, s)
-			made := commits(t, s.path)
+			made := filecopy.Commits(t, s.path)
 			s.put(t, one("next", 1<<60)...)
-			require.Equal(t, made+1, commits(t, s.path), "the failed commit may have ended the round")
+			require.Equal(t, made+1, filecopy.Commits(t, s.path), "the failed commit may have ended the round")
 			requireCrash(t, s, with(have, append(many, entry(Key{1, "logged"}, 1<<60), entry(Key{1, "next"}, 1<<60))...))
 		},
 		"a damaged meta page is noticed": func(t *testing.T, s *Store, _ map[Key]int64) {
@@ -222,9 +223,9 @@ func TestFailedSave(t *testing.T) {
 			s.put(t, one("b", 1<<60)...)
 			require.Zero(t, s.inUse.file.LogState().At, "a transaction")
 			s.put(t, one("c", 1<<60)...)
-			image := readFile(t, s.path)
+			image := filecopy.Read(t, s.path)
 			image[newerMeta(image)+30] ^= 1
-			_, err := foundUnverified(t, writeFile(t, image))
+			_, err := foundUnverified(t, filecopy.New(t, image))
 			require.ErrorIs(t, err, format.ErrCorrupt)
 		},
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -94,7 +95,7 @@ func TestFileTakenAway(t *testing.T) {
 				return exchange(a, b)
 			}
 			require.ErrorIs(t, s.Compact(), ErrGone)
-			require.Equal(t, foreign, string(readFile(t, s.path)))
+			require.Equal(t, foreign, string(filecopy.Read(t, s.path)))
 			require.Empty(t, temporaries(t, s))
 			s.sameAs(t, want)
 			require.NoError(t, os.Remove(s.path))
@@ -105,7 +106,7 @@ func TestFileTakenAway(t *testing.T) {
 			require.NoError(t, os.Remove(s.path))
 			require.NoError(t, os.WriteFile(s.path, []byte(foreign), 0o600))
 			require.ErrorIs(t, s.Close(), ErrGone)
-			require.Equal(t, foreign, string(readFile(t, s.path)))
+			require.Equal(t, foreign, string(filecopy.Read(t, s.path)))
 		},
 		"renamed": func(t *testing.T, s *Store, want map[Key]int64) {
 			moved := filepath.Join(t.TempDir(), "moved")
@@ -136,7 +137,7 @@ func TestFileTakenAway(t *testing.T) {
 			restore(s)
 			require.ErrorIs(t, s.Compact(), ErrGone)
 			require.ErrorIs(t, s.Health(), ErrGone)
-			require.Equal(t, foreign, string(readFile(t, s.path)))
+			require.Equal(t, foreign, string(filecopy.Read(t, s.path)))
 			want = with(want, saved...)
 			s.sameAs(t, want)
 			require.NoError(t, os.Remove(s.path)) // as the error says
@@ -188,7 +189,7 @@ func TestFileTakenAway(t *testing.T) {
 			err := s.Save(nil)
 			require.ErrorIs(t, err, ErrGone)
 			require.NotErrorIs(t, err, fs.ErrNotExist)
-			require.Equal(t, foreign, string(readFile(t, s.path)))
+			require.Equal(t, foreign, string(filecopy.Read(t, s.path)))
 			require.Empty(t, temporaries(t, s))
 		})
 	}

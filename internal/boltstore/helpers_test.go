@@ -120,45 +120,11 @@ func crash(t testing.TB, s *Store) string {
 	return path
 }
 
-func readFile(t testing.TB, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return b
-}
-
-func writeFile(t testing.TB, content []byte) string {
-	t.Helper()
-	path := storePath(t)
-	require.NoError(t, filecopy.Write(path, content))
-	return path
-}
-
 // abandon closes a store's file as it is, as the end of the process would.
 func abandon(t testing.TB, s *Store) {
 	t.Helper()
 	idle(t, s)
 	require.NoError(t, s.inUse.file.Close())
-}
-
-// edit changes a file behind stint's back.
-func edit(t testing.TB, path string, f func(tx *bolt.Tx) error) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: longLock})
-	require.NoError(t, err)
-	require.NoError(t, db.Update(f))
-	require.NoError(t, db.Close())
-}
-
-// commits returns the number of the file's last transaction.
-func commits(t testing.TB, path string) uint64 {
-	t.Helper()
-	file, err := os.Open(path)
-	require.NoError(t, err)
-	defer file.Close()
-	m, err := bboltpage.ReadMeta(file)
-	require.NoError(t, err)
-	return m.Tx
 }
 
 // allOf returns the entries that a store lists, and requires that they are in

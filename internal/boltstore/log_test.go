@@ -17,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/fsck"
 	"github.com/stint-go/stint/internal/testlength"
@@ -46,15 +47,15 @@ func TestLogCommit(t *testing.T) {
 		return sound.WriteAt(file, b, at)
 	}
 	s.fs.SyncFile = func(file *os.File) error { did = append(did, "synced"); return sound.SyncFile(file) }
-	made, full := commits(t, s.path), uint64(0)
-	for i, before := 0, readFile(t, s.path); full < uint64(testlength.Of(3, 1)); i++ {
+	made, full := filecopy.Commits(t, s.path), uint64(0)
+	for i, before := 0, filecopy.Read(t, s.path); full < uint64(testlength.Of(3, 1)); i++ {
 		changes := numbered(2, 10_000+i, 1+i*testlength.Of(1, 15)%1024)
 		want = with(want, changes...)
 		log := s.inUse.file.LogState()
 		s.together()
 		did = nil
 		require.NoError(t, s.Save(changes))
-		after, at := readFile(t, s.path), s.inUse.file.LogState().At
+		after, at := filecopy.Read(t, s.path), s.inUse.file.LogState().At
 		if at == 0 {
 			full++
 		} else {
@@ -62,7 +63,7 @@ func TestLogCommit(t *testing.T) {
 			require.True(t, bytes.Equal(before[:log.Begin+log.At], after[:log.Begin+log.At]))
 			require.True(t, bytes.Equal(before[log.Begin+at:], after[log.Begin+at:]))
 		}
-		require.Equal(t, made+full, commits(t, s.path))
+		require.Equal(t, made+full, filecopy.Commits(t, s.path))
 		before = after
 	}
 	requireCrash(t, s, want)
@@ -80,7 +81,7 @@ func TestLogPowerCut(t *testing.T) {
 	some := func(int) bool { return rnd.IntN(2) == 0 }
 	appends, transactions := 0, 0
 	for step := range testlength.Of(90, 10) {
-		before, made, next := readFile(t, s.path), commits(t, s.path), have
+		before, made, next := filecopy.Read(t, s.path), filecopy.Commits(t, s.path), have
 		switch rnd.IntN(6) {
 		case 0:
 			require.NoError(t, s.checkpoint())
@@ -95,7 +96,7 @@ func TestLogPowerCut(t *testing.T) {
 			next = with(have, changes...)
 			s.put(t, changes...)
 		}
-		after := readFile(t, s.path)
+		after := filecopy.Read(t, s.path)
 		before = append(before, make([]byte, len(after)-len(before))...)
 		const metas = 2 * bboltpage.Size
 		unit, logged := bboltpage.Size, bytes.Equal(before[:metas], after[:metas])
@@ -118,7 +119,7 @@ func TestLogPowerCut(t *testing.T) {
 			return image
 		}
 		check := func(what string, image []byte, may ...map[Key]int64) {
-			got, err := foundUnverified(t, writeFile(t, image))
+			got, err := foundUnverified(t, filecopy.New(t, image))
 			require.NoError(t, err, "step %d, %s", step, what)
 			if !slices.ContainsFunc(may, func(m map[Key]int64) bool { return maps.Equal(got, m) }) {
 				require.Equal(t, may[0], got, "step %d, %s", step, what)
@@ -134,7 +135,7 @@ func TestLogPowerCut(t *testing.T) {
 			n := rnd.IntN(len(changed) + 1)
 			check("the first", image(func(i int) bool { return i < n }), have, next)
 			check("all but the first", image(func(i int) bool { return i > 0 }), have)
-		} else if commits(t, s.path) == made+1 {
+		} else if filecopy.Commits(t, s.path) == made+1 {
 			transactions++
 			for range 3 { // the meta page comes after a sync
 				check("a part", image(some), have)
@@ -163,7 +164,7 @@ func TestLogDamagedMetaPage(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 1))
 	logged, other := 0, 0
 	for step := range testlength.Of(60, 30) {
-		made, before := commits(t, s.path), have
+		made, before := filecopy.Commits(t, s.path), have
 		c := entry(Key{1, fmt.Sprint(strings.Repeat("long", rnd.IntN(120)), rnd.IntN(10))}, 1<<60+int64(step))
 		switch rnd.IntN(6) {
 		case 0:
@@ -182,15 +183,15 @@ func TestLogDamagedMetaPage(t *testing.T) {
 			s.put(t, c)
 			have = with(have, c)
 		}
-		image := readFile(t, s.path)
+		image := filecopy.Read(t, s.path)
 		image[newerMeta(image)+16+rnd.Int64N(64)] ^= 1 << rnd.IntN(8)
-		path := writeFile(t, image)
+		path := filecopy.New(t, image)
 		got, err := foundUnverified(t, path)
-		if commits(t, s.path) > made+1 {
+		if filecopy.Commits(t, s.path) > made+1 {
 			continue // the test does not know the state one transaction before
 		} else if s.inUse.file.LogState().At == 0 {
 			require.NoError(t, err, "step %d", step)
-			if commits(t, s.path) == made+1 {
+			if filecopy.Commits(t, s.path) == made+1 {
 				other++
 				require.Equal(t, before, got, "step %d", step)
 			}
@@ -217,7 +218,7 @@ func TestMetaPagesOfAnotherTime(t *testing.T) {
 	var images [][]byte
 	for step := range 6 {
 		s.put(t, entry(Key{1, "a"}, 1<<60+int64(step)))
-		images = append(images, readFile(t, s.path))
+		images = append(images, filecopy.Read(t, s.path))
 		require.NoError(t, s.checkpoint())
 	}
 	damaged := 0
@@ -225,7 +226,7 @@ func TestMetaPagesOfAnotherTime(t *testing.T) {
 		for later := earlier + 1; later < len(images); later++ {
 			both := bytes.Clone(images[later])
 			copy(both, image[:2*bboltpage.Size])
-			got, err := foundUnverified(t, writeFile(t, both))
+			got, err := foundUnverified(t, filecopy.New(t, both))
 			if err == nil { // the pages of the earlier tree have the later one
 				require.Equal(t, 1<<60+int64(later), got[Key{1, "a"}], "pages of %d in %d", earlier, later)
 			} else {
@@ -238,7 +239,7 @@ func TestMetaPagesOfAnotherTime(t *testing.T) {
 				continue
 			}
 			copy(one[at:at+bboltpage.Size], image[at:at+bboltpage.Size])
-			_, err = verify(writeFile(t, one))
+			_, err = verify(filecopy.New(t, one))
 			require.ErrorContains(t, err, "do not follow each other", "page of %d in %d", earlier, later)
 		}
 	}
@@ -319,8 +320,8 @@ func TestMakeLog(t *testing.T) {
 		s.put(t, numbered(1, i, 1)...)
 	}
 	require.Positive(t, s.inUse.file.LogState().At)
-	image := readFile(t, s.path)
+	image := filecopy.Read(t, s.path)
 	image[newerMeta(image)+30] ^= 1
-	_, err = found(t, writeFile(t, image))
+	_, err = found(t, filecopy.New(t, image))
 	require.ErrorIs(t, err, format.ErrCorrupt)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -109,7 +110,7 @@ func TestReadOnly(t *testing.T) {
 	changes := []format.Entry{entry(Key{1, "journal"}, 1<<61), entry(Key{1, "1"}, 1<<61), entry(Key{1, "2"}, 0)}
 	s.put(t, changes...)
 	abandon(t, s)
-	before := readFile(t, path)
+	before := filecopy.Read(t, path)
 	past := time.Unix(1_000_000_000, 0)
 	require.NoError(t, os.Chtimes(path, past, past))
 
@@ -127,7 +128,7 @@ func TestReadOnly(t *testing.T) {
 	var copied bytes.Buffer
 	_, err = r.Snapshot(&copied)
 	require.NoError(t, err)
-	requireCrash(t, openNamed(t, writeFile(t, copied.Bytes()), nil), allOf(t, r))
+	requireCrash(t, openNamed(t, filecopy.New(t, copied.Bytes()), nil), allOf(t, r))
 	for what, act := range map[string]func() error{
 		"save":       func() error { return r.Save(numbered(1, 0, 1)) },
 		"append":     func() error { return r.append(numbered(1, 0, 1)) },
@@ -141,7 +142,7 @@ func TestReadOnly(t *testing.T) {
 	require.NoError(t, r.sweep(1<<62))
 	require.NoError(t, r.Close())
 	require.NoError(t, r.Close())
-	require.Equal(t, before, readFile(t, path))
+	require.Equal(t, before, filecopy.Read(t, path))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, past, info.ModTime())

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -81,7 +82,7 @@ func TestRecords(t *testing.T) {
 			var copied bytes.Buffer
 			_, err := s.Snapshot(&copied)
 			require.NoError(t, err)
-			require.EqualValues(t, 7, r.stored(t, writeFile(t, copied.Bytes())))
+			require.EqualValues(t, 7, r.stored(t, filecopy.New(t, copied.Bytes())))
 			require.NoError(t, r.save(s, 8))
 			require.NoError(t, s.compactBusy())
 			require.EqualValues(t, 8, r.stored(t, crash(t, s)))
@@ -94,7 +95,7 @@ func TestRecords(t *testing.T) {
 
 			require.NoError(t, s.Close())
 			require.EqualValues(t, 8, r.stored(t, s.path))
-			edit(t, repaired, func(tx *bolt.Tx) error {
+			filecopy.Edit(t, repaired, func(tx *bolt.Tx) error {
 				r.value[5] ^= 4
 				return tx.Bucket(format.MetaBucket).Put(r.key, r.value)
 			})

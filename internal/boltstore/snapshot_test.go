@@ -15,6 +15,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/stint-go/stint/internal/bboltpage"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -63,7 +64,7 @@ func TestSnapshot(t *testing.T) {
 		n, err := s.Snapshot(writerOf(func(b []byte) (int, error) { meanwhile(); return copied.Write(b) }))
 		require.NoError(t, err)
 		require.EqualValues(t, copied.Len(), n)
-		path := writeFile(t, copied.Bytes())
+		path := filecopy.New(t, copied.Bytes())
 		got, err := found(t, path)
 		require.NoError(t, err)
 		require.Equal(t, got[Key{1, "a"}], got[Key{1, "z"}])
@@ -80,7 +81,7 @@ func TestSnapshot(t *testing.T) {
 		copied.Reset()
 		_, err = r.Snapshot(&copied)
 		require.NoError(t, errors.Join(err, r.Close()))
-		again, err := found(t, writeFile(t, copied.Bytes()))
+		again, err := found(t, filecopy.New(t, copied.Bytes()))
 		require.NoError(t, err)
 		require.Equal(t, with(got, own), again)
 	}
@@ -150,7 +151,7 @@ func TestSaveDuringSnapshot(t *testing.T) {
 	require.NoError(t, <-saved)
 	content := append(first, rest...)
 	require.True(t, bytes.Equal(make([]byte, format.LogSize), content[log:][:format.LogSize]))
-	got, err := found(t, writeFile(t, content))
+	got, err := found(t, filecopy.New(t, content))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 }
@@ -184,7 +185,7 @@ func TestSnapshotCopy(t *testing.T) {
 	path := makeFile(t, labels{1: "One"}, entry(Key{1, "a"}, 1))
 	for range 2 { // after each of two commits
 		copied := filepath.Join(t.TempDir(), "copy.db")
-		edit(t, path, func(tx *bolt.Tx) error { return tx.CopyFile(copied, 0o600) })
+		filecopy.Edit(t, path, func(tx *bolt.Tx) error { return tx.CopyFile(copied, 0o600) })
 		for range 2 {
 			s, err := Open(copied, nil, Options{ReadOnly: true})
 			require.NoError(t, err)
@@ -194,7 +195,7 @@ func TestSnapshotCopy(t *testing.T) {
 			for i := range 2 { // the next commit writes over the older one
 				require.EqualValues(t, i, binary.NativeEndian.Uint64(b.Bytes()[i*bboltpage.Size+64:])%2)
 			}
-			copied = writeFile(t, b.Bytes())
+			copied = filecopy.New(t, b.Bytes())
 			_, err = verify(copied)
 			require.NoError(t, err)
 		}
@@ -207,7 +208,7 @@ func TestVerifyWithoutSums(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
 		t.Skip("the file was written by a machine of the other byte order")
 	}
-	path := writeFile(t, readFile(t, "../../testdata/format1.db"))
+	path := filecopy.New(t, filecopy.Read(t, "../../testdata/format1.db"))
 	v, err := verify(path)
 	require.NoError(t, err)
 	require.Equal(t, []string{"1", "6", "holds", "journal", "names"}, v.Unsummed)
@@ -223,7 +224,9 @@ func TestVerifyWithoutSums(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, v.Unsummed)
 	require.NoError(t, s.Close())
-	edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("6")).Put([]byte("new"), format.BigEndian(2)) })
+	filecopy.Edit(t, path, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("6")).Put([]byte("new"), format.BigEndian(2))
+	})
 	_, err = verify(path)
 	require.ErrorIs(t, err, format.ErrCorrupt)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -39,7 +40,7 @@ func TestDamagedValue(t *testing.T) {
 	t.Parallel()
 	path := makeFile(t, storeNames, numbered(1, 0, 3)...)
 	for _, value := range [][]byte{nil, make([]byte, 7), make([]byte, 9)} {
-		edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("1"), value) })
+		filecopy.Edit(t, path, func(tx *bolt.Tx) error { return tx.Bucket([]byte("1")).Put([]byte("1"), value) })
 		s := openStore(t, path)
 		for range 2 {
 			_, err := s.Load(1, "1")
@@ -72,14 +73,14 @@ func TestSweepDamagedFirstPage(t *testing.T) {
 	t.Parallel()
 	path := makeFile(t, storeNames, numbered(1, 0, 500)...)
 	var first int64
-	edit(t, path, func(tx *bolt.Tx) error {
+	filecopy.Edit(t, path, func(tx *bolt.Tx) error {
 		first = int64(tx.Bucket([]byte("1")).Root()) * int64(tx.DB().Info().PageSize)
 		return nil
 	})
 	require.NotZero(t, first)
-	content := readFile(t, path)
+	content := filecopy.Read(t, path)
 	copy(content[first:], make([]byte, 16)) // the header of a page
-	s := openStore(t, writeFile(t, content))
+	s := openStore(t, filecopy.New(t, content))
 	for range 3 {
 		require.ErrorIs(t, s.sweep(-1), format.ErrCorrupt)
 		require.ErrorIs(t, s.Health(), format.ErrCorrupt)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/testlength"
 	"github.com/stint-go/stint/internal/worlds"
 )
@@ -68,11 +68,7 @@ func TestWear(t *testing.T) {
 				require.NoError(t, err)
 				random := rand.New(rand.NewPCG(1, 2))
 				hour := func() (written, synced int64) {
-					file, err := os.Open(path)
-					require.NoError(t, err)
-					defer file.Close()
-					was, err := bboltpage.ReadMeta(file)
-					require.NoError(t, err)
+					was := filecopy.Commits(t, path)
 					before, begun := bytesWritten(t), syncs.Load()
 					for range 3600 {
 						for i := 0; c.busy && i < 100; i++ {
@@ -82,9 +78,7 @@ func TestWear(t *testing.T) {
 						<-time.After(time.Second)
 						synctest.Wait()
 					}
-					is, err := bboltpage.ReadMeta(file)
-					require.NoError(t, err)
-					return bytesWritten(t) - before, syncs.Load() - begun + 2*int64(is.Tx-was.Tx)
+					return bytesWritten(t) - before, syncs.Load() - begun + 2*int64(filecopy.Commits(t, path)-was)
 				}
 				if c.busy {
 					hour() // until TATs are as far ahead of the clock as they get

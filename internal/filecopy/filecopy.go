@@ -1,5 +1,6 @@
-// Package filecopy copies the files of tests. A file has a log of 1 MiB, most of it
-// zeros. So copies have holes there, and share the memory that they are read into.
+// Package filecopy copies and edits the files of tests. A file has a log of
+// 1 MiB, most of it zeros. So copies have holes there, and share the memory that
+// they are read into.
 package filecopy
 
 import (

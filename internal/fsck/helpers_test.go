@@ -3,7 +3,6 @@ package fsck
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/stint-go/stint/internal/boltfile"
 	"github.com/stint-go/stint/internal/boltstore"
-	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 )
 
@@ -65,29 +63,6 @@ func many(n int) (es entries) {
 		es = append(es, format.Entry{Name: uint16(1 + i%2), ID: fmt.Sprintf("id%05d", i), TAT: 1<<60 + int64(i)})
 	}
 	return es
-}
-
-// edit changes a file with bbolt alone.
-func edit(t testing.TB, path string, f func(tx *bolt.Tx) error) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout})
-	require.NoError(t, err)
-	require.NoError(t, db.Update(f))
-	require.NoError(t, db.Close())
-}
-
-func readFile(t testing.TB, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return b
-}
-
-func writeFile(t testing.TB, content []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "image.db")
-	require.NoError(t, filecopy.Write(path, content))
-	return path
 }
 
 // contents returns the labels of a file, and all of its entries by key.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -46,19 +47,19 @@ func TestSalvage(t *testing.T) {
 func TestSalvageErrors(t *testing.T) {
 	dir := t.TempDir()
 	to, newer, other := filepath.Join(dir, "new.db"), makeFile(t, labels{1: "one"}), filepath.Join(dir, "other.db")
-	edit(t, newer, func(tx *bolt.Tx) error {
+	filecopy.Edit(t, newer, func(tx *bolt.Tx) error {
 		return tx.Bucket(format.MetaBucket).Put(format.FormatKey, format.BigEndian(2))
 	})
-	edit(t, other, func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("users")); return err })
+	filecopy.Edit(t, other, func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("users")); return err })
 	empty := filepath.Join(dir, "empty.db")
-	edit(t, empty, func(tx *bolt.Tx) error { return nil })
+	filecopy.Edit(t, empty, func(tx *bolt.Tx) error { return nil })
 	for path, want := range map[string]string{
-		dir:                             "it is a directory",
-		filepath.Join(dir, "none.db"):   "none.db",
-		newer:                           newer + ": format 2, and this version reads 1",
-		other:                           "not one of stint's",
-		empty:                           "not one of stint's",
-		writeFile(t, []byte("garbage")): "not a bbolt file",
+		dir:                                "it is a directory",
+		filepath.Join(dir, "none.db"):      "none.db",
+		newer:                              newer + ": format 2, and this version reads 1",
+		other:                              "not one of stint's",
+		empty:                              "not one of stint's",
+		filecopy.New(t, []byte("garbage")): "not a bbolt file",
 	} {
 		_, err := Salvage(path, to, lockTimeout, func(int) error { return nil })
 		require.ErrorContains(t, err, want)
@@ -73,7 +74,7 @@ func TestSalvageErrors(t *testing.T) {
 	require.NoError(t, os.WriteFile(to, []byte("mine"), 0o600))
 	_, err = Salvage(sound, to, lockTimeout, func(int) error { return nil })
 	require.ErrorIs(t, err, fs.ErrExist)
-	require.Equal(t, []byte("mine"), readFile(t, to))
+	require.Equal(t, []byte("mine"), filecopy.Read(t, to))
 }
 
 // Salvage loses only the entries of damaged pages.
@@ -83,7 +84,7 @@ func TestSalvageWithoutPages(t *testing.T) {
 		inJournal(1, format.Entry{Name: 1, ID: "id00000", TAT: 7},
 			format.Entry{Name: 1, ID: "new", TAT: 8}, format.Entry{Name: 2, ID: "id00001"}))
 	_, want := contents(t, path)
-	sound := readFile(t, path)
+	sound := filecopy.Read(t, path)
 	var branches []int
 	for page := 2; page < len(sound)/bboltpage.Size; page++ {
 		if p := sound[page*bboltpage.Size:]; bboltpage.Kind(p) == bboltpage.Branch && bboltpage.Count(p) > 2 {
@@ -112,9 +113,9 @@ func TestSalvageWithoutPages(t *testing.T) {
 				}
 			}
 		}
-		damaged := writeFile(t, content)
+		damaged := filecopy.New(t, content)
 		to, v, err := salvageFile(t, damaged)
-		require.Equal(t, content, readFile(t, damaged), "it is left as it was")
+		require.Equal(t, content, filecopy.Read(t, damaged), "it is left as it was")
 		if err != nil {
 			require.ErrorIs(t, err, format.ErrCorrupt)
 			continue
@@ -142,13 +143,13 @@ func TestSalvageShortFile(t *testing.T) {
 	all := many(20_000)
 	path := makeFile(t, labels{1: "One", 2: "Two"}, inTree(all[:5_000]...), inTree(all[5_000:10_000]...),
 		inTree(all[10_000:]...))
-	content := readFile(t, path)
+	content := filecopy.Read(t, path)
 	file, err := os.Open(path)
 	require.NoError(t, err)
 	defer file.Close()
 	m, err := bboltpage.ReadMeta(file)
 	require.NoError(t, err)
-	short := writeFile(t, content[:(m.Pages-3)*bboltpage.Size]) // without the last pages of the last transaction
+	short := filecopy.New(t, content[:(m.Pages-3)*bboltpage.Size]) // without the last pages of the last transaction
 	_, err = verify(t, short)
 	require.ErrorIs(t, err, format.ErrCorrupt)
 	to, v, err := salvageFile(t, short)
@@ -159,7 +160,7 @@ func TestSalvageShortFile(t *testing.T) {
 	require.NoError(t, err)
 
 	clear(content[m.Root*bboltpage.Size:][:bboltpage.Size]) // then the root of the transaction before is read
-	to, v, err = salvageFile(t, writeFile(t, content))
+	to, v, err = salvageFile(t, filecopy.New(t, content))
 	require.NoError(t, err)
 	require.ErrorContains(t, v.Lost[0], "the changes of the last transaction are lost")
 	names, _ := contents(t, to)
@@ -172,7 +173,7 @@ func TestSalvageBadEntries(t *testing.T) {
 	path := makeFile(t, labels{5: "name 6", 6: "Six"},
 		inTree(format.Entry{Name: 6, ID: "a", TAT: 1}, format.Entry{Name: 6, ID: "b", TAT: 2},
 			format.Entry{Name: format.Holds, ID: "6:a", TAT: 3}))
-	edit(t, path, func(tx *bolt.Tx) error {
+	filecopy.Edit(t, path, func(tx *bolt.Tx) error {
 		six := tx.Bucket([]byte("6"))
 		_, err := six.CreateBucket([]byte("bucket"))
 		_, elseErr := tx.CreateBucket([]byte("else"))
@@ -213,7 +214,7 @@ func TestSalvageLog(t *testing.T) {
 	round := func(value []byte) func(tx *bolt.Tx) error {
 		return func(tx *bolt.Tx) error { return tx.Bucket(format.MetaBucket).Put(format.LogKey, value) }
 	}
-	now := binary.BigEndian.Uint64(readFile(t, path)[log:])
+	now := binary.BigEndian.Uint64(filecopy.Read(t, path)[log:])
 	second := map[string]int64{"1:second": 1 << 60}
 	both := map[string]int64{"1:first": 1 << 60, "1:second": 1 << 60}
 	for name, c := range map[string]struct {
@@ -229,13 +230,13 @@ func TestSalvageLog(t *testing.T) {
 		"later": {0, round(format.RoundValue(now - 1<<32)), "the log is of a later transaction", both},
 	} {
 		t.Run(name, func(t *testing.T) {
-			content := readFile(t, path)
+			content := filecopy.Read(t, path)
 			content[c.flip] ^= 1
-			changed := writeFile(t, content)
+			changed := filecopy.New(t, content)
 			if c.change != nil {
 				content[c.flip] ^= 1
-				changed = writeFile(t, content)
-				edit(t, changed, c.change)
+				changed = filecopy.New(t, content)
+				filecopy.Edit(t, changed, c.change)
 			}
 			_, err := verify(t, changed)
 			require.ErrorIs(t, err, format.ErrCorrupt)
@@ -253,8 +254,8 @@ func TestSalvageLog(t *testing.T) {
 			return tx.Bucket(format.MetaBucket).Delete(format.LogKey)
 		},
 	} {
-		changed := writeFile(t, readFile(t, path))
-		edit(t, changed, change)
+		changed := filecopy.New(t, filecopy.Read(t, path))
+		filecopy.Edit(t, changed, change)
 		_, err := verify(t, changed)
 		require.ErrorIs(t, err, format.ErrCorrupt, what)
 		require.ErrorContains(t, err, what)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stint-go/stint/internal/bboltpage"
 	"github.com/stint-go/stint/internal/boltfile"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -90,7 +91,7 @@ func TestVerify(t *testing.T) {
 			v, err := verify(t, path)
 			require.NoError(t, err)
 			require.Equal(t, Verified{Buckets: 3, Journaled: 1}, v)
-			edit(t, path, c.change)
+			filecopy.Edit(t, path, c.change)
 			_, err = verify(t, path)
 			require.ErrorIs(t, err, format.ErrCorrupt)
 			require.ErrorContains(t, err, c.found)
@@ -104,7 +105,7 @@ func TestVerify(t *testing.T) {
 func TestVerifyOpenErrors(t *testing.T) {
 	_, err := verify(t, t.TempDir()+"/none.db")
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = verify(t, writeFile(t, bytes.Repeat([]byte("text"), 5000)))
+	_, err = verify(t, filecopy.New(t, bytes.Repeat([]byte("text"), 5000)))
 	require.ErrorIs(t, err, format.ErrFormat)
 	path := makeFile(t, nil)
 	held, err := boltfile.Open(path, boltfile.Options{LockTimeout: lockTimeout})
@@ -119,11 +120,11 @@ func TestVerifyOpenErrors(t *testing.T) {
 // other.
 func TestVerifyMetaPages(t *testing.T) {
 	path := makeFile(t, labels{1: "One"}, inTree(many(1)...))
-	sound := readFile(t, path)
+	sound := filecopy.Read(t, path)
 	for page := range 2 {
 		content := bytes.Clone(sound)
 		content[page*bboltpage.Size+40] ^= 1
-		_, err := verify(t, writeFile(t, content))
+		_, err := verify(t, filecopy.New(t, content))
 		require.ErrorContains(t, err, fmt.Sprintf("page %d is not sound", page))
 	}
 	file, err := os.Open(path)
@@ -136,7 +137,7 @@ func TestVerifyMetaPages(t *testing.T) {
 	for _, tx := range []uint64{0, older.Tx - 1, older.Tx, older.Tx + 1} {
 		content := bytes.Clone(sound)
 		bboltpage.SealMeta(content[older.Place*bboltpage.Size:], older.Place, tx)
-		_, err := verify(t, writeFile(t, content))
+		_, err := verify(t, filecopy.New(t, content))
 		if tx == older.Tx {
 			require.NoError(t, err)
 		} else {
@@ -151,11 +152,11 @@ func TestVerifyMetaPages(t *testing.T) {
 func TestVerifyFlippedBytes(t *testing.T) {
 	t.Parallel()
 	all := many(20_000)
-	sound := readFile(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
+	sound := filecopy.Read(t, makeFile(t, labels{1: "One", 2: "Two", 300: "Everyone"}, inTree(all[:10_000]...),
 		inTree(all[5_000:]...),
 		inJournal(1, all[:700]...), inJournal(2, format.Entry{Name: 300, TAT: 1 << 60},
 			format.Entry{ID: "1:id00000", TAT: 1 << 60})))
-	path := writeFile(t, sound)
+	path := filecopy.New(t, sound)
 	names, want := contents(t, path)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)

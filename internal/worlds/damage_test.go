@@ -77,18 +77,9 @@ func writeSound(t testing.TB, n int) []byte {
 	for range 2 * pageSize / fileformat.LogBlock { // a loss of these looks like a crash, and changes no bucket
 		require.NoError(t, s.Save(journal[:1]))
 	}
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	content := filecopy.Read(t, path)
 	require.NoError(t, s.Close())
 	return content
-}
-
-// fileOf writes a file that has this content.
-func fileOf(t testing.TB, content []byte) (path string) {
-	t.Helper()
-	path = Path(t)
-	require.NoError(t, filecopy.Write(path, content))
-	return path
 }
 
 // damagedErrors are the errors that a damaged file may lead to.
@@ -160,7 +151,7 @@ func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	const buckets = 1_500
 	sound := writeSound(t, buckets)
-	require.Equal(t, "harmless", lifeOf(t, fileOf(t, sound), buckets))
+	require.Equal(t, "harmless", lifeOf(t, filecopy.New(t, sound), buckets))
 	used := len(bytes.TrimRight(sound, "\x00"))/pageSize*pageSize + pageSize
 	rnd := rand.New(rand.NewPCG(1, 50))
 	for _, c := range []struct {
@@ -191,7 +182,7 @@ func TestDamagedFile(t *testing.T) {
 			}
 			outcomes := make(map[string]int)
 			for at := 0; at < used; at += c.step {
-				o := lifeOf(t, fileOf(t, c.edit(bytes.Clone(sound), at)), buckets)
+				o := lifeOf(t, filecopy.New(t, c.edit(bytes.Clone(sound), at)), buckets)
 				require.Regexp(t, c.outcome+"|stint: ", o, "at %d", at)
 				outcomes[o]++
 			}
@@ -221,7 +212,7 @@ func testRecover(t *testing.T) {
 	changed := func(change func(tx *bolt.Tx) error) func(path string) {
 		return func(path string) {
 			write(string(small))(path)
-			edit(t, path, change)
+			filecopy.Edit(t, path, change)
 		}
 	}
 	foreign := func(bucket string, o *bolt.Options) func(path string) {
@@ -315,9 +306,7 @@ func testRecover(t *testing.T) {
 			require.Equal(t, stint.FileSetAside, e.Kind)
 			require.ErrorIs(t, e.Err, stint.ErrCorrupt)
 			require.Regexp(t, `stint\.db\.corrupt-\d{8}T\d{6}\.\d{9}Z$`, e.Path)
-			aside, err := os.ReadFile(e.Path)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(before, aside) || c.want == "hold")
+			require.True(t, bytes.Equal(before, filecopy.Read(t, e.Path)) || c.want == "hold")
 			d, err := l.Spend(damagedPartly.Key("new"), 10)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)

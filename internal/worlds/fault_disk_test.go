@@ -133,9 +133,7 @@ func newFaultDisk(t *testing.T, kind string) *faultDisk {
 		store := OpenFile(t, d.path, levelNames, Unsynced())
 		useLog(t, store)
 		require.NoError(t, store.Close())
-		var err error
-		faultFile.content, err = os.ReadFile(d.path)
-		require.NoError(t, err)
+		faultFile.content = filecopy.Read(t, d.path)
 	})
 	require.NoError(t, filecopy.Write(d.path, faultFile.content))
 	files := boltfile.OS()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/filecopy"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -42,9 +43,7 @@ func inRoot(test string) func(t *testing.T) {
 		files, err := filepath.Glob("../../*_test.go")
 		require.NoError(t, err)
 		for _, name := range files {
-			text, err := os.ReadFile(name)
-			require.NoError(t, err)
-			if strings.Contains(string(text), "\nfunc "+test+"(") {
+			if strings.Contains(string(filecopy.Read(t, name)), "\nfunc "+test+"(") {
 				return
 			}
 		}
@@ -55,10 +54,8 @@ func inRoot(test string) func(t *testing.T) {
 // TestFaultTable checks what docs/faults.md says of each fault.
 func TestFaultTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/faults.md")
-	require.NoError(t, err)
 	var rows []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(filecopy.Read(t, "../../docs/faults.md"))) {
 		if cells := strings.Split(line, "|"); len(cells) == 5 && !strings.HasPrefix(cells[1], "-") {
 			rows = append(rows, strings.TrimSpace(cells[1]))
 		}
@@ -334,9 +331,7 @@ func testFileReplaced(t *testing.T) {
 			left := remainingOf(t, f.Limiter, f.key)
 			require.ErrorIs(t, f.Close(), stint.ErrGone)
 			require.Equal(t, []stint.EventKind{stint.FileGone, stint.FlushFailed}, f.told())
-			there, err := os.ReadFile(f.disk.path)
-			require.NoError(t, err)
-			require.Equal(t, foreign, there)
+			require.Equal(t, foreign, filecopy.Read(t, f.disk.path))
 			require.NoError(t, os.WriteFile(f.disk.path, copied.Bytes(), 0o600))
 			require.Equal(t, left, f.disk.afterCrash(t, f.key))
 		})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/boltstore"
+	"github.com/stint-go/stint/internal/filecopy"
 	fileformat "github.com/stint-go/stint/internal/format"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
@@ -26,15 +27,6 @@ import (
 
 var storeNames = stint.Names{1: {Label: "one"}, 2: {Label: "two", Limit: stint.Unlimited},
 	300: {Label: "three hundred", Limit: stint.Unlimited}}
-
-// edit changes a file behind stint's back.
-func edit(t testing.TB, path string, f func(tx *bolt.Tx) error) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: LongLock})
-	require.NoError(t, err)
-	require.NoError(t, db.Update(f))
-	require.NoError(t, db.Close())
-}
 
 func TestOpenBolt(t *testing.T) {
 	dir := t.TempDir()
@@ -114,8 +106,7 @@ func TestGoldenFile(t *testing.T) {
 		300: {Label: "PerRange", ID: stint.AnyID}}
 	for _, file := range []string{goldenFile, goldenFileSums, goldenFileLog} {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			content, err := os.ReadFile(file)
-			require.NoError(t, err)
+			content := filecopy.Read(t, file)
 			require.Less(t, len(content), 64<<10)
 			if strings.HasSuffix(file, ".gz") {
 				r, err := gzip.NewReader(bytes.NewReader(content))
@@ -123,8 +114,7 @@ func TestGoldenFile(t *testing.T) {
 				content, err = io.ReadAll(r)
 				require.NoError(t, err)
 			}
-			path := Path(t)
-			require.NoError(t, os.WriteFile(path, content, 0o600))
+			path := filecopy.New(t, content)
 			if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
 				_, err := stint.OpenBolt(path, names, nil)
 				require.ErrorIs(t, err, stint.ErrFormat)
@@ -156,16 +146,6 @@ func TestGoldenFile(t *testing.T) {
 	}
 }
 
-// commits returns the number of the file's last transaction.
-func commits(t testing.TB, path string) (n int) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: LongLock, ReadOnly: true})
-	require.NoError(t, err)
-	require.NoError(t, db.View(func(tx *bolt.Tx) error { n = tx.ID(); return nil }))
-	require.NoError(t, db.Close())
-	return n
-}
-
 // A program that opens the file, spends once and closes makes one commit, or
 // two at Leased: the lease, and the exact TAT when it closes. There is no log.
 func TestOneCommit(t *testing.T) {
@@ -173,24 +153,24 @@ func TestOneCommit(t *testing.T) {
 	limits := limitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5),
 		2:   {Burst: 100, Count: 100, Period: time.Hour, Durability: stint.Leased},
 		300: {Burst: 5, Count: 5, Period: time.Hour, Durability: stint.Synced}})
-	once := func(key stint.Key) int {
+	once := func(key stint.Key) uint64 {
 		l, err := stint.Open(path, limits, nil)
 		require.NoError(t, err)
 		d, err := l.Spend(key, 1)
 		require.NoError(t, err)
 		require.True(t, d.Allowed)
 		require.NoError(t, l.Close())
-		return commits(t, path)
+		return filecopy.Commits(t, path)
 	}
 	last := once(stint.Name(1).Key("first"))
 	for range 3 {
 		for i, key := range []stint.Key{stint.Name(1).Key("x"), stint.Name(2).Key("y"), stint.Name(300).Key("z")} {
 			now := once(key)
-			require.Equal(t, []int{1, 2, 1}[i], now-last, key)
+			require.Equal(t, []uint64{1, 2, 1}[i], now-last, key)
 			last = now
 		}
 	}
-	edit(t, path, func(tx *bolt.Tx) error {
+	filecopy.Edit(t, path, func(tx *bolt.Tx) error {
 		require.Nil(t, tx.Bucket(fileformat.LogBucket))
 		return nil
 	})
@@ -208,9 +188,7 @@ func TestLimiterSnapshot(t *testing.T) {
 	var copied bytes.Buffer
 	_, err = l.Snapshot(&copied)
 	require.NoError(t, err)
-	path := Path(t)
-	require.NoError(t, os.WriteFile(path, copied.Bytes(), 0o600))
-	c, err := stint.Open(path, limits, nil)
+	c, err := stint.Open(filecopy.New(t, copied.Bytes()), limits, nil)
 	require.NoError(t, err)
 	require.False(t, c.Allow(stint.Key{Name: 1, ID: "a"}))
 	require.NoError(t, c.Close())
