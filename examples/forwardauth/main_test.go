@@ -25,18 +25,12 @@ func TestMain(m *testing.M) { subprocess.Main(m, main) }
 // start runs the program, and returns its URL.
 func start(t *testing.T, args ...string) (cmd *exec.Cmd, url string) {
 	t.Helper()
-	cmd = subprocess.Command(t.Context(), os.Args[0], append([]string{"-listen", "127.0.0.1:0"}, args...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	p := subprocess.Begin(t, subprocess.Self(t.Context(), append([]string{"-listen", "127.0.0.1:0"}, args...)...))
 	t.Cleanup(func() { // a program that outlives the tests holds their standard error
-		cmd.Process.Kill()
-		cmd.Wait()
+		p.Cmd.Process.Kill()
+		p.Cmd.Wait()
 	})
-	lines := bufio.NewScanner(out)
-	require.True(t, lines.Scan())
-	return cmd, "http://" + strings.TrimPrefix(lines.Text(), "listening on ")
+	return p.Cmd, "http://" + strings.TrimPrefix(p.ReadLine(t), "listening on ")
 }
 
 // ask sends a request for a client.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,20 +33,16 @@ func TestQuota(t *testing.T) {
 
 	used := 1
 	for range 3 {
-		cmd := program(t, dir, "-n", "1000000")
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, cmd.Start())
-		lines := bufio.NewScanner(stdout)
+		p := subprocess.Begin(t, program(t, dir, "-n", "1000000"))
 		for range 5 {
-			require.True(t, lines.Scan())
+			p.ReadLine(t)
 			used++
 		}
-		require.NoError(t, cmd.Process.Kill())
-		for lines.Scan() && strings.HasSuffix(lines.Text(), "Pacific") { // printed before the kill
+		require.NoError(t, p.Cmd.Process.Kill())
+		for p.Lines.Scan() && strings.HasSuffix(p.Lines.Text(), "Pacific") { // printed before the kill
 			used++
 		}
-		require.Error(t, cmd.Wait())
+		require.Error(t, p.Cmd.Wait())
 	}
 	out, err = program(t, dir).Output()
 	require.NoError(t, err)

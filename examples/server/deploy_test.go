@@ -172,7 +172,7 @@ func operatorCommands(t *testing.T) {
 	require.True(t, found)
 	block, _, _ = strings.Cut(block, "```")
 	run := func(asked bool) {
-		answers := fmt.Sprintf("stint: limits.db is open in process %d, which answers\n", server.cmd.Process.Pid)
+		answers := fmt.Sprintf("stint: limits.db is open in process %d, which answers\n", server.Cmd.Process.Pid)
 		for line := range strings.Lines(block) {
 			require.True(t, strings.HasPrefix(line, "stint "), line)
 			if strings.HasPrefix(line, "stint verify") && subprocess.Emulated() {
@@ -193,8 +193,8 @@ func operatorCommands(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(dir, "monday.db")))
 	}
 	run(true)
-	require.NoError(t, server.cmd.Process.Kill())
-	require.Error(t, server.cmd.Wait())
+	require.NoError(t, server.Cmd.Process.Kill())
+	require.Error(t, server.Cmd.Wait())
 	run(false)
 }
 

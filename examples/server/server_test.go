@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -27,8 +26,7 @@ import (
 
 // program is a running server.
 type program struct {
-	cmd        *exec.Cmd
-	lines      *bufio.Scanner
+	*subprocess.Child
 	url, pages string // for clients, and for operators
 }
 
@@ -50,23 +48,10 @@ func TestMain(m *testing.M) { subprocess.Main(m, main) }
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
 	args = append([]string{"-addr", "127.0.0.1:0", "-operators", "127.0.0.1:0"}, args...)
-	cmd := subprocess.Command(t.Context(), os.Args[0], args...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { cmd.Process.Kill() })
-	p := &program{cmd: cmd, lines: bufio.NewScanner(out)}
-	p.url = "http://" + strings.TrimPrefix(p.line(t), "listening on ")
-	p.pages = "http://" + strings.TrimPrefix(p.line(t), "status page on ") + "/status"
+	p := &program{Child: subprocess.Begin(t, subprocess.Self(t.Context(), args...))}
+	p.url = "http://" + strings.TrimPrefix(p.ReadLine(t), "listening on ")
+	p.pages = "http://" + strings.TrimPrefix(p.ReadLine(t), "status page on ") + "/status"
 	return p
-}
-
-// line returns the next line that the server prints.
-func (p *program) line(t *testing.T) string {
-	t.Helper()
-	require.True(t, p.lines.Scan(), "the server printed no line: %v", p.lines.Err())
-	return p.lines.Text()
 }
 
 // get returns the answer to a request with these fields.
@@ -157,8 +142,8 @@ func lockOutOutlivesKill(t *testing.T) {
 	require.LessOrEqual(t, before, 15*time.Minute)
 	require.Greater(t, before, 14*time.Minute)
 
-	require.NoError(t, server.cmd.Process.Kill()) // SIGKILL
-	require.Error(t, server.cmd.Wait())
+	require.NoError(t, server.Cmd.Process.Kill()) // SIGKILL
+	require.Error(t, server.Cmd.Wait())
 
 	server = start(t, "-file", file)
 	status, after := server.login(t, "lovelace")
@@ -213,11 +198,11 @@ func reload(t *testing.T) {
 	server := start(t, "-file", newFile(t), "-limits", limits)
 	require.Equal(t, 200, server.get(t, "/api/time").StatusCode)
 	writeLimits(t, limits, 0)
-	require.NoError(t, server.cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, server.Cmd.Process.Signal(syscall.SIGHUP))
 	require.Equal(t, `"RequestsPerAddress";q=2;w=3600`, server.get(t, "/api/time").Header.Get("RateLimit-Policy"))
 	writeLimits(t, limits, 10)
-	require.NoError(t, server.cmd.Process.Signal(syscall.SIGHUP))
-	require.Equal(t, "limits loaded", server.line(t))
+	require.NoError(t, server.Cmd.Process.Signal(syscall.SIGHUP))
+	require.Equal(t, "limits loaded", server.ReadLine(t))
 	require.Equal(t, `"RequestsPerAddress";q=10;w=3600`, server.get(t, "/api/time").Header.Get("RateLimit-Policy"))
 }
 
@@ -257,7 +242,7 @@ func stopsAfterRequests(t *testing.T) {
 	server := start(t, "-file", newFile(t))
 	const body = "user=ada&password=guess"
 	conn, r := server.begin(t, "application/x-www-form-urlencoded", len(body))
-	require.NoError(t, server.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, server.Cmd.Process.Signal(os.Interrupt))
 	for {
 		other, err := net.Dial("tcp", conn.RemoteAddr().String())
 		if err != nil {
@@ -270,7 +255,7 @@ func stopsAfterRequests(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 401, res.StatusCode)
 	require.Regexp(t, `^"LoginsPerAddress";r=4;t=\d+, "LoginsPerUser";r=19;t=\d+$`, res.Header.Get("RateLimit"))
-	require.NoError(t, server.cmd.Wait())
+	require.NoError(t, server.Cmd.Wait())
 }
 
 // The server reads no more of a body than maxBody.

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,30 +16,19 @@ func TestMain(m *testing.M) { subprocess.Main(m, main) }
 // Two servers and the client share the file. The client also works while none
 // runs, and what it does is in force when the next one starts.
 func TestShared(t *testing.T) {
-	dir := t.TempDir()
-	command := func(args ...string) *exec.Cmd {
-		cmd := subprocess.Command(t.Context(), os.Args[0], args...)
-		cmd.Env = append(os.Environ(), "SHARED_FILE="+filepath.Join(dir, "shared.db"))
-		cmd.Stderr = os.Stderr
-		return cmd
-	}
+	t.Setenv("SHARED_FILE", filepath.Join(t.TempDir(), "shared.db"))
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := command(args...).Output()
-		require.NoError(t, err)
-		return strings.TrimSpace(string(out))
+		p := subprocess.Begin(t, subprocess.Self(t.Context(), args...))
+		p.Lines.Scan()
+		p.Finish(t)
+		return p.Lines.Text()
 	}
 	start := func() (url string, stop func()) {
-		cmd := command("serve", "127.0.0.1:0")
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, cmd.Start())
-		t.Cleanup(func() { cmd.Process.Kill() })
-		lines := bufio.NewScanner(stdout)
-		require.True(t, lines.Scan())
-		return lines.Text(), func() {
-			require.NoError(t, cmd.Process.Signal(os.Interrupt))
-			require.NoError(t, cmd.Wait())
+		p := subprocess.Begin(t, subprocess.Self(t.Context(), "serve", "127.0.0.1:0"))
+		return p.ReadLine(t), func() {
+			require.NoError(t, p.Cmd.Process.Signal(os.Interrupt))
+			require.NoError(t, p.Cmd.Wait())
 		}
 	}
 	get := func(url string) int {

@@ -47,8 +47,15 @@ func Self(ctx context.Context, args ...string) *exec.Cmd { return Command(ctx, o
 // Start runs one of the Children in a process of its own.
 func Start(t *testing.T, name string, args ...string) *Child {
 	t.Helper()
-	c := &Child{Cmd: Self(t.Context(), args...)}
-	c.Cmd.Env = append(os.Environ(), childVar+"="+name)
+	cmd := Self(t.Context(), args...)
+	cmd.Env = append(os.Environ(), childVar+"="+name)
+	return Begin(t, cmd)
+}
+
+// Begin starts a command whose lines a test reads.
+func Begin(t *testing.T, cmd *exec.Cmd) *Child {
+	t.Helper()
+	c := &Child{Cmd: cmd}
 	c.Cmd.Stderr = os.Stderr
 	var err error
 	c.Stdin, err = c.Cmd.StdinPipe()
