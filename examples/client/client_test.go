@@ -62,12 +62,15 @@ func threeAnHour(t *testing.T) (url string, seen *atomic.Int64) {
 // answer. Two send nothing, and say how long to wait: the client knows the
 // quota, or the server has said that nothing is left.
 func TestFiveProcesses(t *testing.T) {
-	for name, quota := range map[string]string{"knows the quota": "3/1h", "is told by the server": "1000/1d"} {
+	for name, flags := range map[string][]string{
+		"knows the quota": {"-quota", "3/1h"}, "is told by the server": {"-quota", "1000/1d"},
+		"the wait is too long": {"-quota", "3/1h", "-wait", "1m"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			url, seen := threeAnHour(t)
-			file := filepath.Join(t.TempDir(), "client.db")
+			args := append(flags, "-file", filepath.Join(t.TempDir(), "client.db"), url)
 			for i := range 5 {
-				said, code := runs(t, "-file", file, "-quota", quota, url)
+				said, code := runs(t, args...)
 				t.Logf("run %d: exit status %d: %s", i+1, code, strings.TrimSpace(said))
 				if i < 3 {
 					require.Equal(t, "answer\n", said)
@@ -122,18 +125,6 @@ func TestOtherAnswers(t *testing.T) {
 		require.Equal(t, want, said)
 		require.Equal(t, 1, code)
 	}
-}
-
-func TestWaitTooLong(t *testing.T) {
-	url, seen := threeAnHour(t)
-	args := []string{"-file", filepath.Join(t.TempDir(), "client.db"), "-quota", "1/1h", "-wait", "1m", url}
-	said, code := runs(t, args...)
-	require.Equal(t, "answer\n", said)
-	require.Zero(t, code)
-	said, code = runs(t, args...)
-	require.Contains(t, said, "not sent: the quota is used up")
-	require.Equal(t, 75, code)
-	require.EqualValues(t, 1, seen.Load())
 }
 
 // Twenty processes at once use exactly the quota, and none waits for another
