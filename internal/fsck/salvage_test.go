@@ -93,14 +93,8 @@ func TestSalvageWithoutPages(t *testing.T) {
 	}
 	require.NotEmpty(t, branches)
 	r := rand.New(rand.NewPCG(1, 2))
-	some, rounds := false, 5
-	if testlength.Long {
-		rounds = 60
-		if testing.Short() {
-			rounds = 12
-		}
-	}
-	for i := range rounds {
+	some := false
+	for i := range testlength.Of(60, 5) {
 		content := bytes.Clone(sound)
 		if i%10 == 0 { // two pages point to one
 			at := branches[r.IntN(len(branches))]*bboltpage.Size + bboltpage.Header + 8

@@ -177,14 +177,7 @@ func TestVerifyFlippedBytes(t *testing.T) {
 		return found
 	}
 	rnd := rand.New(rand.NewPCG(3, 4))
-	wanted := 4
-	if testlength.Long {
-		wanted = 250
-		if testing.Short() {
-			wanted = 50
-		}
-	}
-	bySum := 0
+	wanted, bySum := testlength.Of(250, 4), 0
 	for n := 0; n < wanted; {
 		if found := flip(rnd.IntN(len(sound)), byte(1+rnd.IntN(255))); found != "" {
 			n++
