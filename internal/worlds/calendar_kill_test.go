@@ -148,24 +148,16 @@ func (p *calendarProcess) Do(_ context.Context, reqs []stint.Request, ds []stint
 }
 
 func (p *calendarProcess) Reset(keys ...stint.Key) error {
-	_, err := p.call("reset", stint.Request{Key: keys[0]})
-	return err
+	return errorOf(p.call("reset", stint.Request{Key: keys[0]}))
 }
 
-func (p *calendarProcess) SetLimits(*stint.Limits) error { // the world's
-	_, err := p.call("limits")
-	return err
+// The limits are the world's.
+func (p *calendarProcess) SetLimits(*stint.Limits) error { return errorOf(p.call("limits")) }
+func (p *calendarProcess) override(map[stint.Name]stint.Limit) error {
+	return errorOf(p.call("override"))
 }
 
-func (p *calendarProcess) override(map[stint.Name]stint.Limit) error { // the world's
-	_, err := p.call("override")
-	return err
-}
-
-func (p *calendarProcess) Flush() error {
-	_, err := p.call("flush")
-	return err
-}
+func (p *calendarProcess) Flush() error { return errorOf(p.call("flush")) }
 
 func (p *calendarProcess) Close() error {
 	_, err := p.call("close")
