@@ -145,7 +145,7 @@ func (g *faultLedger) script(store stint.Store, now func() time.Time) (closed bo
 		}
 		g.note(l.Health())
 	}
-	if store.Stats() != (stint.FileStats{}) { // it has a file
+	if l.Stats().File != (stint.FileStats{}) { // it has a file
 		_, err := l.Snapshot(io.Discard)
 		g.note(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -201,28 +200,6 @@ func TestLimiterSnapshot(t *testing.T) {
 	require.NoError(t, l.Close())
 	_, err = l.Snapshot(&copied)
 	require.ErrorIs(t, err, stint.ErrClosed)
-}
-
-// wrapped is a Store that embeds another, as one that counts calls would.
-type wrapped struct{ stint.Store }
-
-// A Store that embeds another loses none of what the Limiter asks of it.
-func TestWrappedStore(t *testing.T) {
-	s := OpenFile(t, Path(t), nil, nil)
-	limits := limitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5)})
-	l, err := stint.New(wrapped{s}, limits, &stint.Options{FlushInterval: time.Hour})
-	require.NoError(t, err)
-	defer l.Close()
-	require.Equal(t, labels(storeNames), s.Names(), "Declare")
-	require.Positive(t, l.Stats().File.Bytes, "Stats")
-	_, err = l.Snapshot(io.Discard)
-	require.NoError(t, err)
-	require.NoError(t, s.Save([]stint.Change{{Key: stint.Key{Name: 2, ID: "full again"}, TAT: 1}}))
-	for l.Stats().File.Swept == 0 {
-		require.NoError(t, wrapped{s}.Maintain(time.Now()))
-	}
-	require.NoError(t, l.Health())
-	require.ErrorIs(t, errors.Join(l.Close(), s.Save(nil)), stint.ErrClosed, "Close")
 }
 
 // holdFile is a process that has a file until its standard input ends.
