@@ -6,8 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/subprocess"
 )
@@ -21,10 +19,3 @@ func TestMain(m *testing.M) {
 }
 
 const flushed stint.Name = 1
-
-func limitsOf(t testing.TB, names stint.Names, defaults map[stint.Name]stint.Limit) *stint.Limits {
-	t.Helper()
-	ls, err := stint.NewLimits(names.WithLimits(defaults))
-	require.NoError(t, err)
-	return ls
-}

@@ -28,7 +28,7 @@ func TestFlood(t *testing.T) {
 	const expiry = 20 * time.Second
 	clock := modeltest.NewClock()
 	tick := 5 * expiry / time.Duration(decisions) // ids begin to expire after a fifth of the flood
-	limits := limitsOf(t, stint.Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
+	limits := worlds.LimitsOf(t, stint.Names{flood: {Label: "flood"}, quota: {Label: "quota"}},
 		map[stint.Name]stint.Limit{flood: {Burst: 5, Count: 5, Period: expiry}, quota: stint.PerDay(10)})
 	file := worlds.OpenFile(t, worlds.Path(t), limits.Names(), worlds.Unsynced())
 	l, err := stint.New(file, limits, &stint.Options{

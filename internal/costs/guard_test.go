@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/worlds"
 )
 
 // TestGuard fails if a decision has become a third slower. In one run it
@@ -47,7 +48,7 @@ func TestGuard(t *testing.T) {
 }
 
 func guardLimits(t *testing.T, limit stint.Limit) *stint.Limits {
-	return limitsOf(t, stint.Names{flushed: {Label: "clients", ID: stint.IPAddress, Limit: limit}}, nil)
+	return worlds.LimitsOf(t, stint.Names{flushed: {Label: "clients", ID: stint.IPAddress, Limit: limit}}, nil)
 }
 
 // guardRun returns the shortest slice of each.

@@ -28,7 +28,7 @@ func forget(t testing.TB, path string) {
 func BenchmarkOpenCold(b *testing.B) {
 	const buckets = 100_000
 	names := stint.Names{flushed: {Label: "flushed", Limit: stint.PerHour(60)}}
-	limits := limitsOf(b, names, nil)
+	limits := worlds.LimitsOf(b, names, nil)
 	for _, resident := range []int{10_000, buckets} {
 		for _, applied := range []bool{true, false} {
 			b.Run(fmt.Sprintf("resident=%d/applied=%v", resident, applied), func(b *testing.B) {

@@ -62,7 +62,7 @@ func TestWear(t *testing.T) {
 					return writeAt(file, b, at)
 				}
 				path := worlds.Path(t)
-				limits := limitsOf(t, stint.Names{flushed: {Label: "flushed", Limit: stint.PerHour(60)}}, nil)
+				limits := worlds.LimitsOf(t, stint.Names{flushed: {Label: "flushed", Limit: stint.PerHour(60)}}, nil)
 				store := worlds.OpenFile(t, path, limits.Names(), files)
 				l, err := stint.New(store, limits, &stint.Options{FlushInterval: c.interval, MaxResident: 10_000})
 				require.NoError(t, err)

@@ -36,7 +36,8 @@ const (
 var damagedNames = stint.Names{damagedPartly: {Label: "Partly"}, damagedEmpty: {Label: "Empty", Limit: stint.Unlimited}}
 
 func damagedLimits(t testing.TB) *stint.Limits {
-	return limitsOf(t, damagedNames, map[stint.Name]stint.Limit{damagedPartly: stint.PerDay(10), damagedEmpty: stint.PerDay(10)})
+	daily := stint.PerDay(10)
+	return LimitsOf(t, damagedNames, map[stint.Name]stint.Limit{damagedPartly: daily, damagedEmpty: daily})
 }
 
 func damagedKey(i int) stint.Key {

@@ -42,6 +42,14 @@ func labels(names stint.Names) map[uint16]string {
 	return labels
 }
 
+// LimitsOf returns Limits of the names, with these limits.
+func LimitsOf(t testing.TB, names stint.Names, defaults map[stint.Name]stint.Limit) *stint.Limits {
+	t.Helper()
+	ls, err := stint.NewLimits(names.WithLimits(defaults))
+	require.NoError(t, err)
+	return ls
+}
+
 // Declare implements stint.Store.
 func (f File) Declare(names stint.Names) error { return f.Store.Declare(labels(names)) }
 

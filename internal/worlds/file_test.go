@@ -55,8 +55,7 @@ func TestOpenBolt(t *testing.T) {
 	require.ErrorIs(t, err, stint.ErrLocked)
 	require.Equal(t, 1, s.Stats().Format)
 	require.NoError(t, s.Close())
-	limits, err := stint.NewLimits(stint.Names{1: {Label: "one", Limit: stint.PerHour(1)}})
-	require.NoError(t, err)
+	limits := LimitsOf(t, stint.Names{1: {Label: "one", Limit: stint.PerHour(1)}}, nil)
 	_, err = stint.Open(path, limits, &stint.Options{ReadOnly: true})
 	require.ErrorContains(t, err, "ReadOnly is for OpenBolt")
 	s, err = stint.OpenBolt(path, nil, &stint.Options{ReadOnly: true})
@@ -123,19 +122,19 @@ func TestGoldenFile(t *testing.T) {
 			s := OpenFile(t, path, names, nil)
 			require.Equal(t, labels(names), s.Names())
 			got := make(map[stint.Key]int64)
-			for _, name := range []stint.Name{stint.Unknown, 1, 6, 300} {
-				for key, tat := range collect(t, s.All(name)) {
-					loaded, err := s.Load(key)
-					require.NoError(t, err)
-					require.Equal(t, tat, loaded)
-					got[key] = tat
-				}
+			for _, c := range all(t, s, names)[1:] {
+				loaded, err := s.Load(c.Key)
+				require.NoError(t, err)
+				require.Equal(t, c.TAT, loaded)
+				got[c.Key] = c.TAT
 			}
 			require.Equal(t, goldenTATs(), got)
 			require.NoError(t, s.Save([]stint.Change{{Key: stint.Key{Name: 6, ID: "new"}, TAT: 1}}))
 			require.NoError(t, s.Close())
 
-			l, err := stint.Open(path, limitsOf(t, names, map[stint.Name]stint.Limit{1: stint.PerHour(5), 6: stint.PerHour(5), 300: stint.PerHour(5)}), nil)
+			hourly := stint.PerHour(5)
+			limits := LimitsOf(t, names, map[stint.Name]stint.Limit{1: hourly, 6: hourly, 300: hourly})
+			l, err := stint.Open(path, limits, nil)
 			require.NoError(t, err)
 			d, err := l.Check(stint.Key{Name: 6, ID: "12345678"}, 1)
 			require.NoError(t, err)
@@ -149,7 +148,7 @@ func TestGoldenFile(t *testing.T) {
 // two at Leased: the lease, and the exact TAT when it closes. There is no log.
 func TestOneCommit(t *testing.T) {
 	path := Path(t)
-	limits := limitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5),
+	limits := LimitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5),
 		2:   {Burst: 100, Count: 100, Period: time.Hour, Durability: stint.Leased},
 		300: {Burst: 5, Count: 5, Period: time.Hour, Durability: stint.Synced}})
 	once := func(key stint.Key) uint64 {
@@ -177,7 +176,7 @@ func TestOneCommit(t *testing.T) {
 
 // A snapshot has all decisions, although there was no flush.
 func TestLimiterSnapshot(t *testing.T) {
-	limits := limitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5)})
+	limits := LimitsOf(t, storeNames, map[stint.Name]stint.Limit{1: stint.PerHour(5)})
 	l, err := stint.Open(Path(t), limits, nil)
 	require.NoError(t, err)
 	defer l.Close()

@@ -2,7 +2,6 @@ package worlds
 
 import (
 	"errors"
-	"iter"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
@@ -47,17 +46,10 @@ func levelLimits(t testing.TB, limit stint.Limit) *stint.Limits {
 		limit.Durability = stint.Durability(name)
 		defaults[name] = limit
 	}
-	return limitsOf(t, levelNames, defaults)
+	return LimitsOf(t, levelNames, defaults)
 }
 
 func tenADay(t testing.TB) *stint.Limits { return levelLimits(t, stint.PerDay(10)) }
-
-func limitsOf(t testing.TB, names stint.Names, defaults map[stint.Name]stint.Limit) *stint.Limits {
-	t.Helper()
-	ls, err := stint.NewLimits(names.WithLimits(defaults))
-	require.NoError(t, err)
-	return ls
-}
 
 // requireSound requires what is true of every decision.
 func requireSound(t testing.TB, d stint.Decision) {
@@ -89,14 +81,3 @@ func pass(d time.Duration) {
 
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
-
-// collect returns all that the store has under a name.
-func collect(t testing.TB, seq iter.Seq2[stint.Change, error]) map[stint.Key]int64 {
-	t.Helper()
-	all := make(map[stint.Key]int64)
-	for c, err := range seq {
-		require.NoError(t, err)
-		all[c.Key] = c.TAT
-	}
-	return all
-}

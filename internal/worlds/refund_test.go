@@ -23,8 +23,7 @@ func TestRefundSpent(t *testing.T) {
 	}
 	clock := modeltest.NewClock()
 	l := stint.PerMinute(1000)
-	limits, err := stint.NewLimits(stint.Names{flushed: {Label: "id", Limit: l}})
-	require.NoError(t, err)
+	limits := LimitsOf(t, stint.Names{flushed: {Label: "id", Limit: l}}, nil)
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: clock.Now})
 	require.NoError(t, err)
 	defer lim.Close()
