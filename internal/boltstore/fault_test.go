@@ -1,7 +1,6 @@
 package boltstore
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -32,10 +31,7 @@ func TestLogFailure(t *testing.T) {
 			sound := *s.fs
 			s.fs.SyncFile = func(*os.File) error { return errFault }
 			if written != nil {
-				s.fs.WriteAt = func(file *os.File, b []byte, at int64) (int, error) {
-					n, err := file.WriteAt(written(b), at)
-					return n, errors.Join(errFault, err)
-				}
+				failWrites(written)(s)
 			}
 			lost := []format.Entry{entry(Key{1, strings.Repeat("lost", 128)}, 1<<60), entry(Key{1, "lost, too"}, 1<<60)}
 			seq := s.saves.seq

@@ -343,20 +343,16 @@ func (h *lawHistory) retry(key stint.Key, tenant int, cost int64, with bool, wai
 	}
 	for i, passed := range []int64{wait - 1, 1} {
 		h.advance(passed)
-		d, err := h.l.SpendAll(stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly},
-			stint.Request{Key: h.key(alongside, 0), Cost: int64(btoi(with)) * cost, Mode: stint.CheckOnly})
+		other := stint.Request{Key: h.key(alongside, 0), Mode: stint.CheckOnly}
+		if with {
+			other.Cost = cost
+		}
+		d, err := h.l.SpendAll(stint.Request{Key: key, Cost: cost, Mode: stint.CheckOnly}, other)
 		require.NoError(h.t, err)
 		if d.Allowed != (i == 1) {
 			h.t.Fatalf("law 7: tenant %d, cost %d, %d ns after a wait of %d: %+v", tenant, cost, i-1, wait, d)
 		}
 	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // refund returns tokens to ceiling, floor and total. Half of the refunds say when
