@@ -92,10 +92,6 @@ type plain struct{ redislimit.Client }
 func TestClusterHangs(t *testing.T) {
 	addrs, processes := startCluster(t)
 	limit := stint.PerHour(1_000_000)
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: limit}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	goRedis := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, DialerRetries: 1,
 		DialTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond})
 	defer goRedis.Close()
@@ -111,7 +107,7 @@ func TestClusterHangs(t *testing.T) {
 	for i := range owner {
 		owner[i] = slots(fmt.Sprintf("stint:{%d}:1", i))
 	}
-	open := map[string]func() (redislimit.Client, func()){
+	pools := map[string]func() (redislimit.Client, func()){
 		"go-redis": func() (redislimit.Client, func()) {
 			pool := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, DialerRetries: 1,
 				DialTimeout: 100 * time.Millisecond, ReadTimeout: 100 * time.Millisecond})
@@ -131,7 +127,7 @@ func TestClusterHangs(t *testing.T) {
 			return redisclients.ValkeyGo{Pool: pool}, pool.Close
 		},
 	}
-	for name, open := range open {
+	for name, openPool := range pools {
 		for hung, process := range processes {
 			decide := func(lim *redislimit.Limiter, all bool) bool {
 				for i := range ids {
@@ -147,11 +143,8 @@ func TestClusterHangs(t *testing.T) {
 			}
 			process.Signal(syscall.SIGSTOP)
 			begin := time.Now()
-			client, closePool := open()
-			lim, err := redislimit.New(client, limits, &redislimit.Options{Timeout: 100 * time.Millisecond, Nodes: 2, RepeatDenials: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			client, closePool := openPool()
+			lim := open(t, client, limit, redislimit.Options{Timeout: 100 * time.Millisecond, Nodes: 2, RepeatDenials: -1})
 			poll(t, "the other shards decide", func() bool { return decide(lim, false) })
 			t.Logf("%s, node %d hangs at Open: the others decide after %v", name, hung, time.Since(begin))
 			process.Signal(syscall.SIGCONT)

@@ -128,6 +128,20 @@ func clients(t *testing.T, addr string, cut *atomic.Bool) map[string]redislimit.
 	}
 }
 
+// open returns a Limiter of perAccount.
+func open(t *testing.T, client redislimit.Client, limit stint.Limit, o redislimit.Options) *redislimit.Limiter {
+	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: limit}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := redislimit.New(client, limits, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lim.Close() })
+	return lim
+}
+
 // A lost reply is ErrNoAnswer, and the script is not sent again. An error of the
 // server says what is wrong. A server that does not answer, or is not there, is
 // away.
@@ -135,22 +149,11 @@ func TestClients(t *testing.T) {
 	addr, server, stop := start()
 	defer stop()
 	cut := new(atomic.Bool)
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := func(client redislimit.Client, name string, timeout time.Duration) *redislimit.Limiter {
-		lim, err := redislimit.New(client, limits, &redislimit.Options{Timeout: timeout, Prefix: name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { lim.Close() })
-		return lim
-	}
+	limit := stint.PerHour(100)
 	impatient := map[string]*redislimit.Limiter{}
 	for name, client := range clients(t, addr, cut) {
-		lim := open(client, name, 20*time.Second)
-		impatient[name] = open(client, name, 200*time.Millisecond)
+		lim := open(t, client, limit, redislimit.Options{Timeout: 20 * time.Second, Prefix: name})
+		impatient[name] = open(t, client, limit, redislimit.Options{Timeout: 200 * time.Millisecond, Prefix: name})
 		key := perAccount.Key("a")
 		if _, err := client.Do(t.Context(), "SET", name+":{foreign}:1", "x"); err != nil {
 			t.Fatal(err)
@@ -231,17 +234,9 @@ func TestRefusedConnection(t *testing.T) {
 	if err := spend(0); isDial(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("DialerRetries is not needed any more:", err)
 	}
-	limits, err := stint.NewLimits(stint.Names{perAccount: {Label: "perAccount", Limit: stint.PerHour(100)}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: 1})
 	defer pool.Close()
-	lim, err := redislimit.New(redisclients.GoRedis{Pool: pool}, limits, &redislimit.Options{Timeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lim.Close()
+	lim := open(t, redisclients.GoRedis{Pool: pool}, stint.PerHour(100), redislimit.Options{Timeout: timeout})
 	for range 3 {
 		if _, err := lim.Spend(perAccount.Key("a"), 1); !errors.Is(err, redislimit.ErrAway) {
 			t.Error(err)
