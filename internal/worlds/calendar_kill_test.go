@@ -215,24 +215,20 @@ func killedCalendar(args []string) {
 }
 
 // calendarLimits reads the limit of each Name.
-func calendarLimits(texts map[stint.Name]string) (map[stint.Name]stint.Limit, error) {
+func calendarLimits(texts map[stint.Name]string) map[stint.Name]stint.Limit {
 	limits := make(map[stint.Name]stint.Limit)
 	for name, text := range texts {
 		var err error
 		if limits[name], err = levelLimit(name, text); err != nil {
-			return nil, err
+			panic(err)
 		}
 	}
-	return limits, nil
+	return limits
 }
 
 // limitCalendar puts limits in force, and opens the file first if l is nil.
 func limitCalendar(l *stint.Limiter, path string, texts map[stint.Name]string, opts *stint.Options) (*stint.Limiter, error) {
-	limits, err := calendarLimits(texts)
-	if err != nil {
-		return l, err
-	}
-	ls, err := stint.NewLimits(levelNames.WithLimits(limits))
+	ls, err := stint.NewLimits(levelNames.WithLimits(calendarLimits(texts)))
 	if err != nil {
 		return l, err
 	}
@@ -259,11 +255,7 @@ func doCalendar(l *stint.Limiter, c calendarCall) ([]stint.Decision, error) {
 	case "reset":
 		return nil, l.Reset(c.Reqs[0].Key)
 	case "override":
-		limits, err := calendarLimits(c.Limits)
-		if err == nil {
-			err = overrideCalendar(l, limits)
-		}
-		return nil, err
+		return nil, overrideCalendar(l, calendarLimits(c.Limits))
 	case "flush":
 		return nil, l.Flush()
 	case "close":

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -51,12 +52,8 @@ func withWorkers(ls modeltest.Limits, level modeltest.Level) modeltest.Limits {
 	if level == modeltest.Leased {
 		level = modeltest.Synced
 	}
-	names := map[uint16]*modeltest.Limit{
-		workerName: {Burst: killBurst, Count: 1, Period: time.Millisecond, Level: level},
-	}
-	for name, l := range ls.Names {
-		names[name] = l
-	}
+	names := maps.Clone(ls.Names)
+	names[workerName] = &modeltest.Limit{Burst: killBurst, Count: 1, Period: time.Millisecond, Level: level}
 	return modeltest.Limits{Names: names, Overrides: ls.Overrides}
 }
 
