@@ -23,8 +23,9 @@ import (
 func startCluster(t *testing.T) (addrs []string, processes []*os.Process) {
 	for i := range 3 {
 		dir := t.TempDir()
+		bus := freePort(t)
 		addr, process, stop := start("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", dir,
-			"--cluster-port", freePort(t))
+			"--cluster-port", bus)
 		t.Cleanup(stop)
 		addrs, processes = append(addrs, addr), append(processes, process)
 		node := redis.NewClient(&redis.Options{Addr: addr})
@@ -40,16 +41,10 @@ func startCluster(t *testing.T) (addrs []string, processes []*os.Process) {
 		if i == 0 {
 			continue
 		}
-		info, _ := node.Do(t.Context(), "CONFIG", "GET", "cluster-port").StringSlice()
-		if len(info) != 2 {
-			if m, err := node.ConfigGet(t.Context(), "cluster-port").Result(); err == nil {
-				info = []string{"", m["cluster-port"]}
-			}
-		}
 		host, port, _ := net.SplitHostPort(addr)
 		first := redis.NewClient(&redis.Options{Addr: addrs[0]})
 		defer first.Close()
-		if err := first.Do(t.Context(), "CLUSTER", "MEET", host, port, info[1]).Err(); err != nil {
+		if err := first.Do(t.Context(), "CLUSTER", "MEET", host, port, bus).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
