@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -73,8 +72,8 @@ func TestCanonical(t *testing.T) {
 	} {
 		for range 2 { // the canonical spelling is its own
 			got, err := tc.format.Canonical(tc.id)
-			require.NoError(t, err, "%v %s", tc.format, strconv.Quote(tc.id))
-			require.Equal(t, tc.want, got, "%v %s", tc.format, strconv.Quote(tc.id))
+			require.NoError(t, err, "%v %q", tc.format, tc.id)
+			require.Equal(t, tc.want, got, "%v %q", tc.format, tc.id)
 			tc.id = got
 		}
 	}
@@ -87,7 +86,6 @@ func TestNotCanonical(t *testing.T) {
 		format   stint.IDFormat
 		id, want string
 	}{
-
 		{IPv6Range, "2001:db8::1", "not of format ipv6Range: want an IPv6 network of 48 bits such as 2001:db8::/48"},
 		{IPv6Range, "2001:db8::/64", "want an IPv6 network of 48 bits"},
 		{IPv6Range, "10.0.0.0/24", "want an IPv6 network of 48 bits"},
@@ -147,7 +145,7 @@ func TestNotCanonical(t *testing.T) {
 		{AnyOf(fickle{}), "long", "it is 513 bytes long"},
 	} {
 		got, err := tc.format.Canonical(tc.id)
-		require.ErrorIs(t, err, stint.ErrInvalidID, "%v %s", tc.format, strconv.Quote(tc.id))
+		require.ErrorIs(t, err, stint.ErrInvalidID, "%v %q", tc.format, tc.id)
 		require.Empty(t, got)
 		require.ErrorContains(t, err, tc.want)
 		require.ErrorContains(t, err, ": not of format "+tc.format.String()+": ")
