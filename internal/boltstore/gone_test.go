@@ -193,16 +193,6 @@ func TestFileTakenAway(t *testing.T) {
 			require.Empty(t, temporaries(t, s))
 		})
 	}
-	t.Run("removed, by the background", func(t *testing.T) {
-		s := openStore(t, storePath(t))
-		want := fill(t, s, 100)
-		require.NoError(t, os.Remove(s.path))
-		require.ErrorIs(t, s.Save(saved), ErrGone)
-		for s.Save(nil) != nil {
-			require.NoError(t, s.Health())
-		}
-		requireCrash(t, s, with(want, saved...))
-	})
 	t.Run("on a system that renames no open file", func(t *testing.T) {
 		files := boltfile.OS()
 		files.RenamesOpen = false
