@@ -67,20 +67,6 @@ func TestRefundSpent(t *testing.T) {
 	require.NotZero(t, broken[false], "refunds that name no instant break the law in some histories")
 	t.Logf("without the instant, %d of %d histories break the law", broken[false], rounds)
 
-	t.Run("a slow handler", func(t *testing.T) { // the example of the documentation
-		key := flushed.Key("slow")
-		spent := lim.Now()
-		_, err := lim.Spend(key, 1000)
-		require.NoError(t, err)
-		clock.Advance(54 * time.Second)
-		d, err := lim.Spend(key, 900)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
-		clock.Advance(6 * time.Second)
-		d, err = lim.Refund(stint.Request{Key: key, Cost: 900, Spent: spent})
-		require.NoError(t, err)
-		require.EqualValues(t, 100, d.Remaining, "all 900 are back already")
-	})
 	for name, tc := range map[string]struct {
 		ago  time.Duration
 		cost int64
