@@ -22,9 +22,7 @@ func TestCopy(t *testing.T) {
 		require.NoError(t, Write(from, content))
 		require.NoError(t, Copy(from, to))
 		for _, path := range []string{from, to} {
-			got, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(content, got), "%s: %d bytes", path, len(content))
+			require.True(t, bytes.Equal(content, Read(t, path)), "%s: %d bytes", path, len(content))
 		}
 	}
 	require.ErrorIs(t, Copy(from+".none", to), os.ErrNotExist)
