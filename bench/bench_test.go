@@ -130,24 +130,22 @@ func benchmarkCallers(b *testing.B, cs []Contestant, callers []int) {
 // TestContestants checks that each contestant applies the limit that it is
 // given.
 func TestContestants(t *testing.T) {
-	for _, list := range [][]Contestant{inMemory, least, durable, flushed} {
-		for _, c := range list {
-			if c.Name == bareLog.Name {
-				continue
-			}
-			t.Run(label(c.Name), func(t *testing.T) {
-				const burst = 5
-				d := open(t, t.TempDir(), c, sizeWorkload(100), Config{Burst: burst, Interval: time.Hour, Callers: 1}, false)
-				defer closeDecider(t, d)
-				for i := range uint32(3) {
-					for n := range burst + 3 {
-						if got, want := d.Allow(id(i)), n < burst; got != want {
-							t.Fatalf("id %d, request %d of %d at once: %v", i, n+1, burst, got)
-						}
+	for _, c := range slices.Concat(inMemory, least, durable, flushed) {
+		if c.Name == bareLog.Name {
+			continue
+		}
+		t.Run(label(c.Name), func(t *testing.T) {
+			const burst = 5
+			d := open(t, t.TempDir(), c, sizeWorkload(100), Config{Burst: burst, Interval: time.Hour, Callers: 1}, false)
+			defer closeDecider(t, d)
+			for i := range uint32(3) {
+				for n := range burst + 3 {
+					if got, want := d.Allow(id(i)), n < burst; got != want {
+						t.Fatalf("id %d, request %d of %d at once: %v", i, n+1, burst, got)
 					}
 				}
-			})
-		}
+			}
+		})
 	}
 }
 

@@ -52,9 +52,7 @@ func hostOwner(told string) {
 		Path  string
 		Level stint.Durability
 	}
-	if err := json.Unmarshal([]byte(told), &o); err != nil {
-		panic(err)
-	}
+	must(json.Unmarshal([]byte(told), &o))
 	l, err := hostlimit.Open(o.Path, hostLimits[o.Level], nil)
 	if err != nil || l.Role() != hostlimit.RoleOwner {
 		panic(fmt.Sprint(l.Role(), err))
@@ -76,14 +74,10 @@ func hostOwner(told string) {
 // socket.
 func hostEcho(path string) {
 	listener, err := net.Listen("unix", path)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	for {
 		c, err := listener.Accept()
-		if err != nil {
-			panic(err)
-		}
+		must(err)
 		go io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
 	}
 }
