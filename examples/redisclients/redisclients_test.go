@@ -177,33 +177,26 @@ func TestClients(t *testing.T) {
 			t.Error(name, b.Remaining, err)
 		}
 	}
-	for _, state := range []string{"stopped", "killed"} {
-		if state == "stopped" {
-			server.Signal(syscall.SIGSTOP)
-		} else {
-			stop()
-		}
+	for _, state := range []struct {
+		name  string
+		begin func()
+		want  error
+	}{
+		{"stopped", func() { server.Signal(syscall.SIGSTOP) }, redislimit.ErrAway},
+		{"continued", func() { server.Signal(syscall.SIGCONT) }, nil},
+		{"killed", stop, redislimit.ErrAway},
+	} {
+		state.begin()
 		for name, lim := range impatient {
-			for away := false; !away; {
+			for {
 				_, err := lim.Spend(perAccount.Key("b"), 1)
-				if away = errors.Is(err, redislimit.ErrAway); !away && !errors.Is(err, redislimit.ErrNoAnswer) {
-					t.Fatal(name, state, err)
+				if errors.Is(err, state.want) {
+					break
 				}
-			}
-		}
-		if state == "stopped" {
-			server.Signal(syscall.SIGCONT)
-			for name, lim := range impatient {
-				for {
-					_, err := lim.Spend(perAccount.Key("b"), 1)
-					if err == nil {
-						break
-					}
-					if !errors.Is(err, redislimit.ErrAway) && !errors.Is(err, redislimit.ErrNoAnswer) {
-						t.Fatal(name, err)
-					}
-					runtime.Gosched()
+				if !errors.Is(err, redislimit.ErrNoAnswer) && (state.want != nil || !errors.Is(err, redislimit.ErrAway)) {
+					t.Fatal(name, state.name, err)
 				}
+				runtime.Gosched()
 			}
 		}
 	}
