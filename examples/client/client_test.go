@@ -144,20 +144,15 @@ func TestParallelProcesses(t *testing.T) {
 	}))
 	defer srv.Close()
 	file := filepath.Join(t.TempDir(), "client.db")
-	type end struct {
-		said string
-		code int
-	}
-	ends := make(chan end)
+	var together sync.WaitGroup
 	for range 20 {
-		go func() {
+		together.Go(func() {
 			said, code := runs(t, "-file", file, "-quota", "20/1h", srv.URL)
-			ends <- end{said, code}
-		}()
+			assert.Equal(t, "answer\n", said)
+			assert.Zero(t, code)
+		})
 	}
-	for range 20 {
-		require.Equal(t, end{"answer\n", 0}, <-ends)
-	}
+	together.Wait()
 	said, code := runs(t, "-file", file, "-quota", "20/1h", srv.URL)
 	require.Equal(t, 75, code, said)
 	require.EqualValues(t, 20, seen.Load())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,10 +35,9 @@ func TestFileReplacedUnderLoad(t *testing.T) {
 			l := openGone(t, path, boltfile.OS(), level, kinds)
 			var found, stop atomic.Bool
 			var acked, refused atomic.Int64
-			done := make(chan bool)
+			var callers sync.WaitGroup
 			for i := range 8 {
-				go func() {
-					defer func() { done <- true }()
+				callers.Go(func() {
 					for n := 0; !stop.Load(); n++ {
 						was := found.Load()
 						// Each id is new, so that a lease of it needs a commit.
@@ -49,15 +49,13 @@ func TestFileReplacedUnderLoad(t *testing.T) {
 							refused.Add(1)
 						}
 					}
-				}()
+				})
 			}
 			require.NoError(t, os.WriteFile(path+".other", []byte("somebody else's"), 0o600))
 			require.NoError(t, os.Rename(path+".other", path))
 			require.Eventually(t, func() bool { return refused.Load() > 200 }, time.Minute, time.Millisecond)
 			stop.Store(true)
-			for range 8 {
-				<-done
-			}
+			callers.Wait()
 			require.Zero(t, acked.Load(), "acknowledged after a save found another file")
 			require.ErrorIs(t, l.Close(), stint.ErrGone)
 			require.EqualValues(t, []int64{1, 0}, []int64{kinds[stint.FileGone].Load(), kinds[stint.FileBack].Load()})
