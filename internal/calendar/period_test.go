@@ -83,10 +83,7 @@ func checkZone(t *testing.T, name string, n *[Year + 1]int64) {
 	starts := []time.Duration{0, 4 * time.Hour, 90 * time.Minute, 24*time.Hour - 1}
 	for _, unit := range Units() {
 		for _, start := range starts {
-			if start >= unit.Most() {
-				start %= unit.Most()
-			}
-			c := Of(unit, zone, start).Calendar()
+			c := Of(unit, zone, start%unit.Most()).Calendar()
 			require.NoError(t, c.Check())
 			first := time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC)
 			n[unit] += checkAround(t, c, first.UnixNano(), rng)
