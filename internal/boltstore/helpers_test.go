@@ -113,12 +113,7 @@ func (s *Store) put(t testing.TB, entries ...format.Entry) {
 func (s *Store) emptyLog() error { return s.write((*boltfile.File).EmptyLog) }
 
 // crash returns a copy of the file, as it would be if the process were killed now.
-func crash(t testing.TB, s *Store) string {
-	t.Helper()
-	path := storePath(t)
-	require.NoError(t, filecopy.Copy(s.path, path))
-	return path
-}
+func crash(t testing.TB, s *Store) string { return filecopy.Of(t, s.path) }
 
 // abandon closes a store's file as it is, as the end of the process would.
 func abandon(t testing.TB, s *Store) {

@@ -20,6 +20,14 @@ func New(t testing.TB, content []byte) (path string) {
 	return path
 }
 
+// Of makes a copy of a file, as Copy does, and returns its path.
+func Of(t testing.TB, path string) (copied string) {
+	t.Helper()
+	copied = filepath.Join(t.TempDir(), "store.db")
+	require.NoError(t, Copy(path, copied))
+	return copied
+}
+
 // Read returns the content of a file.
 func Read(t testing.TB, path string) []byte {
 	t.Helper()

@@ -93,9 +93,4 @@ func Unsynced() *boltfile.FS {
 func Path(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") }
 
 // CopyOf copies a file, as a killed process would leave it.
-func CopyOf(t testing.TB, path string) string {
-	t.Helper()
-	other := Path(t)
-	require.NoError(t, filecopy.Copy(path, other))
-	return other
-}
+func CopyOf(t testing.TB, path string) string { return filecopy.Of(t, path) }
