@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -255,26 +256,23 @@ func TestOpenAtOnce(t *testing.T) {
 			require.NoError(t, OpenFile(t, path, nil, nil).Close())
 			require.NoError(t, os.Truncate(path, 2*4096+1))
 		}
-		type opened struct {
-			l   *stint.Limiter
-			err error
-		}
-		const n = 8
-		all := make(chan opened, n)
-		for range n {
-			go func() {
+		var limiters [8]*stint.Limiter
+		var errs [len(limiters)]error
+		var all sync.WaitGroup
+		for i := range limiters {
+			all.Go(func() {
 				o := damagedOptions()
 				o.LockTimeout, o.SetAsideCorrupt = 300*time.Millisecond, true
-				l, err := stint.Open(path, damagedLimits(t), o)
-				all <- opened{l, err}
-			}()
+				limiters[i], errs[i] = stint.Open(path, damagedLimits(t), o)
+			})
 		}
+		all.Wait()
 		var have []*stint.Limiter
-		for range n {
-			if o := <-all; o.err == nil {
-				have = append(have, o.l)
+		for i, err := range errs {
+			if err == nil {
+				have = append(have, limiters[i])
 			} else {
-				require.ErrorIs(t, o.err, stint.ErrLocked)
+				require.ErrorIs(t, err, stint.ErrLocked)
 			}
 		}
 		require.Len(t, have, 1)
