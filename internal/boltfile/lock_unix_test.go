@@ -5,6 +5,7 @@ package boltfile
 import (
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,16 +19,11 @@ func TestOpenWhileStartingProcesses(t *testing.T) {
 	require.NoError(t, f.Close())
 	var starts sync.WaitGroup
 	defer starts.Wait()
-	end := make(chan struct{})
-	defer close(end)
+	var end atomic.Bool
+	defer end.Store(true)
 	starts.Go(func() {
-		for {
-			select {
-			case <-end:
-				return
-			default:
-				exec.Command("true").Run()
-			}
+		for !end.Load() {
+			exec.Command("true").Run()
 		}
 	})
 	for range 1000 {

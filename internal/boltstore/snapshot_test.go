@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -31,17 +32,13 @@ func (w writerOf) Write(b []byte) (int, error) { return w(b) }
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, storePath(t))
-	saved, stop := make(chan struct{}), make(chan struct{})
+	saved := make(chan struct{})
+	var stop atomic.Bool
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		first := sync.OnceFunc(func() { close(saved) })
 		defer first()
-		for i := 1; ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
+		for i := 1; !stop.Load(); i++ {
 			changes := append(numbered(1, i%50*200, 200), entry(Key{1, "a"}, int64(i)), entry(Key{1, "z"}, int64(i)))
 			err := s.Save(changes)
 			if i%20 == 0 && err == nil {
@@ -85,7 +82,7 @@ func TestSnapshot(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, with(got, own), again)
 	}
-	close(stop)
+	stop.Store(true)
 	busy.Wait()
 	require.Positive(t, last)
 	_, err := s.Snapshot(writerOf(func([]byte) (int, error) { return 0, errFault }))

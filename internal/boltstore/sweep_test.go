@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -133,18 +134,13 @@ func TestNoFalseNegatives(t *testing.T) {
 	const writers, ids = 3, 60
 	rounds := testlength.Of(60, 8)
 	var writing, upkeep sync.WaitGroup
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for _, f := range []func() error{func() error { return s.sweep(1) }, s.checkpoint, s.Compact} {
 		upkeep.Go(func() {
-			for {
-				select {
-				case <-stop:
+			for !stop.Load() {
+				if err := f(); err != nil {
+					t.Error(err)
 					return
-				default:
-					if err := f(); err != nil {
-						t.Error(err)
-						return
-					}
 				}
 			}
 		})
@@ -174,7 +170,7 @@ func TestNoFalseNegatives(t *testing.T) {
 		})
 	}
 	writing.Wait()
-	close(stop)
+	stop.Store(true)
 	upkeep.Wait()
 }
 
