@@ -164,9 +164,7 @@ func TestClusterSyncedMoves(t *testing.T) {
 	key := perID.Key("a")
 	spend := func(remaining int64) {
 		t.Helper()
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
-		require.Equal(t, remaining, d.Remaining)
+		require.Equal(t, remaining, l.spend(t, key, 1).Remaining)
 	}
 	spend(19)
 

@@ -87,8 +87,7 @@ func TestClusterAwayAtOpen(t *testing.T) {
 		require.NoError(t, err)
 		const ids = 40
 		for i := range ids {
-			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 100)
-			require.NoError(t, err)
+			d := l.spend(t, perID.Key(strconv.Itoa(i)), 100)
 			require.Equal(t, limit.DividedBy(2), d.Limit, "this machine decides")
 		}
 		for _, n := range nodes {
@@ -210,9 +209,7 @@ func TestFirstCallOfMany(t *testing.T) {
 			reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
 		}
 		before := l.Stats().Trips
-		d, err := l.SpendAll(reqs...)
-		require.NoError(t, err)
-		require.EqualValues(t, 7, d.Remaining)
+		require.EqualValues(t, 7, l.spendAll(t, reqs...).Remaining)
 		if !l.server.IsCluster() {
 			require.EqualValues(t, 2, l.Stats().Trips-before)
 		}

@@ -31,8 +31,7 @@ func owing(t *testing.T, opts Options) (*Limiter, line, *server) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	c.fail(errCut)
-	_, err = l.Spend(perID.Key("a"), 3)
-	require.NoError(t, err)
+	l.spend(t, perID.Key("a"), 3)
 	return l, c, s
 }
 
@@ -82,8 +81,7 @@ func TestDebtsOfOtherNodes(t *testing.T) {
 		spent := int64(0)
 		for i := range 20 {
 			n := int64(1 + i*4)
-			_, err := l.Spend(perID.Key(strconv.Itoa(i)), n)
-			require.NoError(t, err)
+			l.spend(t, perID.Key(strconv.Itoa(i)), n)
 			spent += n
 		}
 		require.NoError(t, l.Close())
@@ -118,8 +116,7 @@ func TestDebtsOfFewerNodes(t *testing.T) {
 				c := newLine()
 				l := c.node(t, testLimits(t, limit), opts)
 				spend := func(cost int64) bool {
-					d, err := l.Spend(perID.Key("a"), cost)
-					require.NoError(t, err)
+					d := l.spend(t, perID.Key("a"), cost)
 					return d.Allowed
 				}
 				require.True(t, spend(1))
@@ -171,9 +168,7 @@ func (c line) oweOnBoth(t *testing.T, opts Options) {
 	c.fail(errCut)
 	for i := range 10 {
 		for _, name := range []stint.Name{perID, other} {
-			d, err := l.Spend(name.Key(strconv.Itoa(i)), int64(1+i*4))
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, l.spend(t, name.Key(strconv.Itoa(i)), int64(1+i*4)).Allowed)
 		}
 	}
 	require.NoError(t, l.Close())
@@ -286,8 +281,7 @@ func TestDebtsUnreadable(t *testing.T) {
 	c := newLine()
 	l := c.node(t, testLimits(t, stint.PerHour(8)), opts)
 	c.fail(errCut)
-	_, err := l.Spend(perID.Key("a"), 3)
-	require.NoError(t, err)
+	l.spend(t, perID.Key("a"), 3)
 	require.NoError(t, l.node.Local.Flush())
 	file := l.node.Local
 	store := &unreadable{Store: stint.NewMemStore()}
@@ -355,8 +349,7 @@ func TestLateCharges(t *testing.T) {
 	require.NoError(t, err)
 	c.fail(errCut)
 	for i := range 10 {
-		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 3)
-		require.NoError(t, err)
+		l.spend(t, perID.Key(strconv.Itoa(i)), 3)
 	}
 	c.mend()
 	l.comesBack(t)
@@ -395,8 +388,7 @@ func TestLateChargesAtOpen(t *testing.T) {
 	l := cut.node(t, limits, opts)
 	cut.fail(errCut)
 	for i := range 10 {
-		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 3)
-		require.NoError(t, err)
+		l.spend(t, perID.Key(strconv.Itoa(i)), 3)
 	}
 	require.NoError(t, l.Close())
 	cut.mend()

@@ -32,8 +32,7 @@ func TestLostReplies(t *testing.T) {
 	l, err := Open(p.url, limits, &Options{Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	defer l.Close()
-	_, err = l.Check(perID.Key("a"), 1)
-	require.NoError(t, err)
+	l.check(t, perID.Key("a"), 1)
 	for range n {
 		p.cut.Store(true)
 		_, err := l.Spend(perID.Key("a"), 1)
@@ -61,8 +60,7 @@ func TestUndo(t *testing.T) {
 		require.NoError(t, err)
 		return bucket.Remaining
 	}
-	_, err := l.Spend(b, 4)
-	require.NoError(t, err)
+	l.spend(t, b, 4)
 	ds := make([]stint.Decision, 3)
 	d, err := l.Do(context.Background(), []stint.Request{
 		{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: c, Mode: stint.SpendOnly, Cost: 3},
@@ -74,8 +72,7 @@ func TestUndo(t *testing.T) {
 	require.Eventually(t, func() bool { return left(a) == 4 && left(c) == 4 }, 10*time.Second, time.Millisecond)
 	require.Zero(t, left(b))
 
-	d, err = l.SpendAll(stint.Request{Key: a, Cost: 2}, stint.Request{Key: c, Cost: 3})
-	require.NoError(t, err)
+	d = l.spendAll(t, stint.Request{Key: a, Cost: 2}, stint.Request{Key: c, Cost: 3})
 	require.True(t, d.Allowed)
 	require.Equal(t, c, d.Key)
 	require.Equal(t, []int64{2, 1}, []int64{left(a), left(c)})
@@ -107,15 +104,11 @@ func TestLateUndo(t *testing.T) {
 			}
 			trips := l.spendTogether(t, 4, "a")
 			clock.pass(time.Hour)
-			d, err := l.Spend(perID.Key("a"), 4)
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, l.spend(t, perID.Key("a"), 4).Allowed)
 			l.undo(trips)
 			require.NoError(t, l.Close())
 			again := c.node(t, limits, opts)
-			d, err = again.Check(perID.Key("a"), 0)
-			require.NoError(t, err)
-			require.Zero(t, d.Remaining)
+			require.Zero(t, again.check(t, perID.Key("a"), 0).Remaining)
 			require.NoError(t, again.Close())
 		})
 	}
@@ -227,8 +220,7 @@ func TestSynced(t *testing.T) {
 		return err == nil
 	}, 20*time.Second, 10*time.Millisecond)
 	require.NotNil(t, replica.cli("GET", l.opts.keyOf(perID.Key("b"))))
-	d, err := l.SpendAll(stint.Request{Key: perID.Key("c"), Cost: 1}, stint.Request{Key: other.Key("c"), Cost: 1})
-	require.NoError(t, err)
+	d := l.spendAll(t, stint.Request{Key: perID.Key("c"), Cost: 1}, stint.Request{Key: other.Key("c"), Cost: 1})
 	require.True(t, d.Allowed)
 	require.NotNil(t, replica.cli("GET", l.opts.keyOf(other.Key("c"))))
 
@@ -257,8 +249,7 @@ func TestWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err := l.Spend(other.Key("a"), 7)
-	require.NoError(t, err)
+	l.spend(t, other.Key("a"), 7)
 	require.ErrorIs(t, errorOf(l.Wait(ctx, other.Key("a").Cost(7))), context.DeadlineExceeded)
 	require.ErrorIs(t, errorOf(l.Wait(ctx, shut.Key("a").Cost(1))), stint.ErrBlocked)
 	cancel()
@@ -285,8 +276,7 @@ func TestProcesses(t *testing.T) {
 	}
 	s := startServer(t)
 	l := s.limiter(t, testLimits(t, limit), nil)
-	_, err := l.Check(perID.Key("a"), 1)
-	require.NoError(t, err)
+	l.check(t, perID.Key("a"), 1)
 	begin := l.Now()
 	var processes sync.WaitGroup
 	var admitted atomic.Int64
@@ -307,7 +297,7 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	processes.Wait()
-	_, err = l.Check(other.Key("b"), 1) // reads the server's time
+	_, err := l.Check(other.Key("b"), 1) // reads the server's time
 	require.NoError(t, err)
 	elapsed := l.Now().Sub(begin) + 5*time.Millisecond // the error of Now
 	most := limit.Burst + int64(elapsed/limit.Interval())

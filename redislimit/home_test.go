@@ -44,15 +44,13 @@ func TestShareDecides(t *testing.T) {
 	}
 	b.keys = append(b.keys, everyone.Key(""), off.Key("a"), shut.Key("a"))
 	for _, key := range b.keys[:4] {
-		d, err := l.Spend(key, 3)
-		require.NoError(t, err)
+		d := l.spend(t, key, 3)
 		_, err = b.local.Raise(stint.Request{Key: key}, clock.now().Add(d.ResetAfter))
 		require.NoError(t, err)
 	}
 	c.fail(errCut)
 	require.True(t, l.Allow(off.Key("a")))
-	_, err = l.Check(perID.Key("x"), 1)
-	require.NoError(t, err)
+	l.check(t, perID.Key("x"), 1)
 	steps := testlength.Of(50_000, 2_000)
 	may := mayTake
 	for i := range steps {
@@ -176,8 +174,7 @@ func TestChargeBesideAForeignKey(t *testing.T) {
 	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
 	c.fail(errCut)
 	for _, id := range []string{"a", "b", "c"} {
-		_, err := l.Spend(perID.Key(id), 2)
-		require.NoError(t, err)
+		l.spend(t, perID.Key(id), 2)
 	}
 	s, _ := commonServer(t)
 	s.cli("SET", l.opts.keyOf(perID.Key("b")), "no bucket")
@@ -199,16 +196,13 @@ func TestDebtFlushed(t *testing.T) {
 			LocalOptions: stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
 		c.fail(errCut)
 		for i := range ids {
-			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 30)
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, l.spend(t, perID.Key(strconv.Itoa(i)), 30).Allowed)
 			if i == 0 {
 				require.NoError(t, l.node.Local.Flush())
 			}
 		}
 		for i := range 2 * most { // other buckets take the memory
-			_, err := l.Check(perID.Key("other"+strconv.Itoa(i)), 1)
-			require.NoError(t, err)
+			l.check(t, perID.Key("other"+strconv.Itoa(i)), 1)
 		}
 		c.mend()
 		l.comesBack(t)
@@ -228,14 +222,12 @@ func TestHomeIsBounded(t *testing.T) {
 		l, c := newAway(t, stint.PerHour(4), Options{Nodes: 2, Now: clock.now, Local: local,
 			LocalOptions: stint.Options{MaxResident: most, CommitTimeout: time.Minute}})
 		for i := range ids {
-			_, err := l.Spend(perID.Key(strconv.Itoa(i)), 4)
-			require.NoError(t, err)
+			l.spend(t, perID.Key(strconv.Itoa(i)), 4)
 		}
 		c.fail(errCut)
 		allowed := 0
 		for i := range ids {
-			d, err := l.Spend(perID.Key(strconv.Itoa(i)), 1)
-			require.NoError(t, err)
+			d := l.spend(t, perID.Key(strconv.Itoa(i)), 1)
 			if d.Allowed {
 				allowed++
 			}
@@ -340,8 +332,7 @@ func TestUndoNotDurable(t *testing.T) {
 				}
 				require.NoError(t, l.node.Local.Flush())
 				for _, r := range reqs {
-					d, err := l.Check(r.Key, 0)
-					require.NoError(t, err)
+					d := l.check(t, r.Key, 0)
 					require.LessOrEqual(t, d.Remaining, int64(2), "of a share of 4, of which 2 were spent before")
 				}
 				require.NoError(t, l.Close())
@@ -371,9 +362,7 @@ func TestHoldWhileAway(t *testing.T) {
 	}
 	denied := func(want time.Duration) {
 		t.Helper()
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
-		require.Equal(t, want, d.RetryAfter)
+		require.Equal(t, want, l.spend(t, key, 1).RetryAfter)
 	}
 	denied(time.Hour)
 	heldHere(true)
@@ -406,8 +395,7 @@ func TestDebtsOfAnEarlierProcess(t *testing.T) {
 	c, limits := newLine(), testLimits(t, stint.PerHour(8))
 	l := c.node(t, limits, opts)
 	c.fail(errCut)
-	_, err := l.Spend(perID.Key("a"), 3)
-	require.NoError(t, err)
+	l.spend(t, perID.Key("a"), 3)
 	require.NoError(t, l.Close())
 	c.mend()
 	l = c.node(t, limits, opts)
@@ -439,21 +427,16 @@ func TestCharges(t *testing.T) {
 			clock := newTestClock()
 			l, line := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
 			line.fail(errCut)
-			_, err := l.Spend(perID.Key("a"), c.spent)
-			require.NoError(t, err)
+			l.spend(t, perID.Key("a"), c.spent)
 			if c.elsewhere > 0 {
 				other := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Prefix, o.Now = l.opts.Prefix, clock.now })
-				d, err := other.Spend(perID.Key("a"), c.elsewhere)
-				require.NoError(t, err)
-				require.True(t, d.Allowed)
+				require.True(t, other.spend(t, perID.Key("a"), c.elsewhere).Allowed)
 			}
 			clock.pass(c.pass)
 			line.mend()
 			l.comesBack(t)
 			require.Equal(t, c.left, l.left(t, perID.Key("a")))
-			d, err := l.Check(perID.Key("a"), 8)
-			require.NoError(t, err)
-			require.LessOrEqual(t, d.RetryAfter, time.Hour, "not below empty")
+			require.LessOrEqual(t, l.check(t, perID.Key("a"), 8).RetryAfter, time.Hour, "not below empty")
 			tat, err := l.node.TAT(away.OwnKey(perID.Key("a")))
 			require.NoError(t, err)
 			require.LessOrEqual(t, tat, clock.ns.Load(), "nothing is owed")
@@ -469,8 +452,7 @@ func TestManyDebts(t *testing.T) {
 	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
 	c.fail(errCut)
 	for i := range ids {
-		_, err := l.Spend(perID.Key(strconv.Itoa(i)), 1+int64(i%4))
-		require.NoError(t, err)
+		l.spend(t, perID.Key(strconv.Itoa(i)), 1+int64(i%4))
 	}
 	c.mend()
 	l.comesBack(t)
@@ -501,9 +483,7 @@ func TestSetLimitsFirstShare(t *testing.T) {
 	c.fail(errCut)
 	_, err := l.Spend(stint.Name(1).Key("a"), 1)
 	require.ErrorIs(t, err, ErrAway)
-	d, err := l.Spend(stint.Name(2).Key("a"), 1)
-	require.NoError(t, err)
-	require.Equal(t, int64(3), d.Remaining)
+	require.Equal(t, int64(3), l.spend(t, stint.Name(2).Key("a"), 1).Remaining)
 }
 
 // A Name that is new in other limits has a share, too.
@@ -511,19 +491,13 @@ func TestSetLimitsWhileAway(t *testing.T) {
 	t.Parallel()
 	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2})
 	c.fail(errCut)
-	d, err := l.Spend(perID.Key("a"), 1)
-	require.NoError(t, err)
-	require.Equal(t, int64(3), d.Remaining)
+	require.Equal(t, int64(3), l.spend(t, perID.Key("a"), 1).Remaining)
 	limits, err := stint.NewLimits(stint.Names{perID: {Label: "perID", Limit: stint.PerHour(4)},
 		77: {Label: "new", Limit: stint.PerHour(6)}})
 	require.NoError(t, err)
 	require.NoError(t, l.SetLimits(limits))
-	d, err = l.Spend(stint.Name(77).Key("a"), 1)
-	require.NoError(t, err)
-	require.Equal(t, int64(2), d.Remaining)
-	d, err = l.Spend(perID.Key("b"), 1)
-	require.NoError(t, err)
-	require.Equal(t, int64(1), d.Remaining)
+	require.Equal(t, int64(2), l.spend(t, stint.Name(77).Key("a"), 1).Remaining)
+	require.Equal(t, int64(1), l.spend(t, perID.Key("b"), 1).Remaining)
 }
 
 // A request with UpTo and a small Limit of its own sees, and remembers, how
@@ -536,21 +510,17 @@ func TestUpToWithLimitSees(t *testing.T) {
 	one, _ := newAway(t, stint.PerHour(10), opts)
 	another, cut := newAway(t, stint.PerHour(10), opts)
 	key := perID.Key("a")
-	_, err := one.Spend(key, 10)
-	require.NoError(t, err)
+	one.spend(t, key, 10)
 	for _, server := range []string{"there", "away"} {
 		for range 2 {
-			d, err := another.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.PerSecond(1), Mode: stint.UpTo})
-			require.NoError(t, err)
+			d := another.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: stint.PerSecond(1), Mode: stint.UpTo})
 			require.Zero(t, d.Taken, server)
 			require.Greater(t, d.RetryAfter, 59*time.Minute, server)
 			clock.pass(time.Second)
 		}
 		cut.fail(errCut)
 	}
-	d, err := another.Spend(key, 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, another.spend(t, key, 1).Allowed)
 	cut.mend()
 	another.comesBack(t)
 }

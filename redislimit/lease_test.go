@@ -59,8 +59,7 @@ func TestLeasedAlone(t *testing.T) {
 	key := perID.Key("a")
 	before := c.calls.Load()
 	for i := range int64(800) {
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
+		d := l.spend(t, key, 1)
 		require.Equal(t, stint.Decision{Allowed: true, Taken: 1, Key: key, Limit: leasedLimit(stint.PerHour(800)),
 			Remaining: 799 - i, ResetAfter: time.Duration(i+1) * time.Hour / 800}, d)
 		l.settled(t)
@@ -69,15 +68,12 @@ func TestLeasedAlone(t *testing.T) {
 	trips := c.calls.Load() - before
 	t.Logf("%d trips for 800 decisions", trips)
 	require.Less(t, trips, int64(80))
-	d, err := l.Spend(key, 1)
-	require.NoError(t, err)
+	d := l.spend(t, key, 1)
 	require.False(t, d.Allowed)
 	require.Equal(t, time.Hour/800, d.RetryAfter)
 	require.Equal(t, time.Hour, d.ResetAfter)
 	before = c.calls.Load()
-	d, err = l.Spend(key, 2)
-	require.NoError(t, err)
-	require.Equal(t, 2*time.Hour/800, d.RetryAfter)
+	require.Equal(t, 2*time.Hour/800, l.spend(t, key, 2).RetryAfter)
 	require.Equal(t, before, c.calls.Load(), "a denial is repeated without a trip")
 }
 
@@ -94,9 +90,7 @@ func TestLeasedNodes(t *testing.T) {
 		nodes = append(nodes, l)
 	}
 	for i := range 600 {
-		d, err := nodes[i%4].Spend(key, int64(i%3))
-		require.NoError(t, err)
-		if d.Allowed {
+		if nodes[i%4].spend(t, key, int64(i%3)).Allowed {
 			used += int64(i % 3)
 		}
 	}
@@ -114,14 +108,11 @@ func TestLeasedNodes(t *testing.T) {
 	}
 	nodes[0].settled(t)
 	require.Equal(t, 1000-used-nodes[0].inHand(key), nodes[0].remaining(t, key))
-	d, err := nodes[0].Spend(key, 1000-used)
-	require.NoError(t, err)
+	d := nodes[0].spend(t, key, 1000-used)
 	require.True(t, d.Allowed, "a call that needs more than the lease hands it back")
 	require.Zero(t, d.Remaining)
 	require.Zero(t, nodes[0].inHand(key))
-	d, err = nodes[0].Spend(key, 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, nodes[0].spend(t, key, 1).Allowed)
 }
 
 // fill spends until the node has a lease of some tokens. It returns what it
@@ -129,9 +120,7 @@ func TestLeasedNodes(t *testing.T) {
 func (l *Limiter) fill(t *testing.T, key stint.Key, tokens int64) (used int64) {
 	t.Helper()
 	for ; l.inHand(key) < tokens; used++ {
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, l.spend(t, key, 1).Allowed)
 		l.settled(t)
 	}
 	return used
@@ -175,9 +164,7 @@ func TestLeasedTogether(t *testing.T) {
 	reqs := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: perID.Key("c"), Cost: 1, Mode: stint.CheckOnly}}
 	used := int64(0)
 	for range 20 {
-		d, err := l.SpendAll(reqs...)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, l.spendAll(t, reqs...).Allowed)
 		used++
 		l.settled(t)
 	}
@@ -195,9 +182,7 @@ func TestLeasedTogether(t *testing.T) {
 	spentA, spentB = spentA+20, spentB+10
 	require.Equal(t, []int64{1000 - spentA, 1000 - spentB}, []int64{ds[0].Remaining, ds[1].Remaining})
 	handA, handB := l.inHand(a), l.inHand(b)
-	d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1000})
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, l.spendAll(t, stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1000}).Allowed)
 	l.settled(t)
 	require.Equal(t, handA, l.inHand(a), "from none")
 	require.GreaterOrEqual(t, l.inHand(b), handB)
@@ -216,34 +201,26 @@ func TestLeasedOthers(t *testing.T) {
 	key := perID.Key("a")
 	used := l.fill(t, key, 50)
 	before := c.calls.Load()
-	d, err := l.Check(key, 50)
-	require.NoError(t, err)
+	d := l.check(t, key, 50)
 	require.True(t, d.Allowed)
 	require.Equal(t, before, c.calls.Load(), "no trip")
-	spent, err := l.Spend(key, 50)
-	require.NoError(t, err)
+	spent := l.spend(t, key, 50)
 	require.EqualValues(t, 50, spent.Taken)
 	spent.Taken = 0
 	require.Equal(t, spent, d)
 	l.settled(t)
 	used += 50
 	require.Equal(t, 1000-used, d.Remaining)
-	d, err = l.Check(key, 1000-used)
-	require.NoError(t, err)
-	require.True(t, d.Allowed, "the server and the lease together have them")
-	d, err = l.Check(key, 1001-used)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.True(t, l.check(t, key, 1000-used).Allowed, "the server and the lease together have them")
+	require.False(t, l.check(t, key, 1001-used).Allowed)
 	hand := l.inHand(key)
-	_, err = l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
-	require.NoError(t, err)
+	l.refund(t, key.Cost(5).SpentAt(stint.JustSpent))
 	require.Equal(t, 1000-used-hand+5, l.remaining(t, key))
 	require.Equal(t, hand, l.inHand(key))
 
 	require.NoError(t, errorOf(l.Hold(key, clock.now().Add(time.Minute))))
 	require.Zero(t, l.inHand(key))
-	d, err = l.Spend(key, 1)
-	require.NoError(t, err)
+	d = l.spend(t, key, 1)
 	require.Equal(t, []any{false, time.Minute}, []any{d.Allowed, d.RetryAfter})
 	eventually(t, "the lease goes back", func() bool { return l.remaining(t, key) >= 1000-used+5 })
 	require.NoError(t, l.Reset(key))
@@ -254,8 +231,7 @@ func TestLeasedOthers(t *testing.T) {
 	require.NoError(t, errorOf(peer.Hold(key, clock.now().Add(time.Minute))))
 	notices := int64(0)
 	for ; ; notices++ {
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
+		d := l.spend(t, key, 1)
 		l.settled(t)
 		if !d.Allowed {
 			break
@@ -283,27 +259,22 @@ func TestLeasedLimits(t *testing.T) {
 	require.NoError(t, l.SetLimits(l.Limits()))
 	require.Positive(t, l.inHand(key))
 	before := l.remaining(t, key)
-	d, err := l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: leasedLimit(stint.PerHour(2000))})
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, l.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: leasedLimit(stint.PerHour(2000))}).Allowed)
 	require.Less(t, l.remaining(t, key), before)
 	clock.pass(time.Microsecond)
 	require.NoError(t, l.SetLimits(testLimits(t, leasedLimit(stint.PerHour(500)))))
 	require.Zero(t, l.inHand(key))
 	l.fill(t, key, 5)
 	require.NoError(t, l.SetLimits(testLimits(t, stint.Blocked)))
-	d, err = l.Spend(key, 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, l.spend(t, key, 1).Allowed)
 
 	require.NoError(t, l.SetLimits(testLimits(t, leasedLimit(stint.PerHour(7)))))
 	calls := c.calls.Load()
 	for range 7 {
-		_, err := l.Spend(perID.Key("small"), 1)
-		require.NoError(t, err)
+		l.spend(t, perID.Key("small"), 1)
 	}
 	require.Equal(t, int64(7), c.calls.Load()-calls)
-	_, err = Open("redis://127.0.0.1:1", l.Limits(), &Options{MaxLease: -1})
+	_, err := Open("redis://127.0.0.1:1", l.Limits(), &Options{MaxLease: -1})
 	require.ErrorContains(t, err, "Options.MaxLease is -1ns")
 }
 
@@ -312,9 +283,7 @@ func TestShortestLease(t *testing.T) {
 	t.Parallel()
 	l, _ := newCounted(t, leasedLimit(stint.PerHour(1000)), func(o *Options) { o.MaxLease, o.Now = 1, newTestClock().now })
 	for i := range int64(20) {
-		d, err := l.Spend(perID.Key("a"), 1)
-		require.NoError(t, err)
-		require.Equal(t, 999-i, d.Remaining)
+		require.Equal(t, 999-i, l.spend(t, perID.Key("a"), 1).Remaining)
 		l.settled(t)
 	}
 }

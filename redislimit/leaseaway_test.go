@@ -63,9 +63,7 @@ func TestLeasedAway(t *testing.T) {
 	require.ErrorIs(t, l.Reset(key), ErrAway)
 	require.Equal(t, hand, l.inHand(key), "a question that was not sent changes nothing")
 	for range hand {
-		d, err := l.Spend(key, 1)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, l.spend(t, key, 1).Allowed)
 	}
 	_, err = l.Spend(key, 1)
 	require.ErrorIs(t, err, ErrAway)
@@ -97,10 +95,7 @@ func TestLeasedShare(t *testing.T) {
 	line.fail(errCut)
 	hand, here := l.inHand(key), int64(0)
 	for d := (stint.Decision{Allowed: true}); d.Allowed; {
-		var err error
-		d, err = l.Spend(key, 1)
-		require.NoError(t, err)
-		if d.Allowed {
+		if l.spend(t, key, 1).Allowed {
 			here++
 		}
 	}
@@ -138,8 +133,7 @@ func TestLeasedRefused(t *testing.T) {
 	})
 	a := perID.Key("a")
 	for range 6 {
-		_, err := l.Spend(a, 1)
-		require.NoError(t, err)
+		l.spend(t, a, 1)
 	}
 	l.settled(t)
 	hand, there := l.inHand(a), l.remaining(t, a)

@@ -67,9 +67,7 @@ func TestHostileIDs(t *testing.T) {
 			keys := map[string]bool{}
 			for i, id := range ids {
 				for _, n := range []stint.Name{perID, other} {
-					d, err := l.Spend(n.Key(id), 2)
-					require.NoError(t, err)
-					require.True(t, d.Allowed, "id %d shares a bucket", i)
+					require.True(t, l.spend(t, n.Key(id), 2).Allowed, "id %d shares a bucket", i)
 					keys[l.opts.keyOf(n.Key(id))] = true
 				}
 				slot := script.Slot(l.opts.keyOf(perID.Key(id)))
@@ -77,9 +75,7 @@ func TestHostileIDs(t *testing.T) {
 			}
 			require.Len(t, keys, 2*len(ids))
 			for _, id := range ids {
-				d, err := l.Check(perID.Key(id), 1)
-				require.NoError(t, err)
-				require.False(t, d.Allowed)
+				require.False(t, l.check(t, perID.Key(id), 1).Allowed)
 			}
 			_, err := l.Spend(perID.Key(long+"x"), 1)
 			require.ErrorIs(t, err, stint.ErrInvalidID)
@@ -116,9 +112,7 @@ func TestForeignKeys(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("key %q is no string", name))
 	require.Equal(t, int64(1), s.cli("LLEN", name))
 	s.cli("DEL", name)
-	d, err := l.Spend(key, 1)
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, l.spend(t, key, 1).Allowed)
 	require.NoError(t, l.Health())
 	b, err := l.Bucket(other.Key("a"))
 	require.NoError(t, err)
@@ -132,15 +126,12 @@ func TestExpiry(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(2), nil)
 	key := perID.Key("a")
 	ttl := func() int64 { return s.cli("PTTL", l.opts.keyOf(key)).(int64) }
-	d, err := l.Spend(key, 1)
-	require.NoError(t, err)
-	require.Equal(t, 30*time.Minute, d.ResetAfter)
+	require.Equal(t, 30*time.Minute, l.spend(t, key, 1).ResetAfter)
 	require.Greater(t, ttl(), (29 * time.Minute).Milliseconds())
 	require.LessOrEqual(t, ttl(), (30*time.Minute).Milliseconds()+1)
 	require.NoError(t, errorOf(l.Hold(key, l.Now().Add(10*time.Hour))))
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds())
-	_, err = l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
-	require.NoError(t, err)
+	l.refund(t, key.Cost(5).SpentAt(stint.JustSpent))
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds(), "the hold stays")
 	require.NoError(t, l.Reset(key))
 	require.Equal(t, int64(-2), ttl(), "a full bucket has no key")
@@ -179,9 +170,7 @@ func TestScriptFlush(t *testing.T) {
 		if i%10 == 0 {
 			s.cli("SCRIPT", "FLUSH")
 		}
-		d, err := l.Spend(perID.Key("a"), 1)
-		require.NoError(t, err)
-		require.Equal(t, int64(99-i), d.Remaining)
+		require.Equal(t, int64(99-i), l.spend(t, perID.Key("a"), 1).Remaining)
 	}
 }
 
@@ -193,8 +182,7 @@ func TestFresh(t *testing.T) {
 	const ids, seconds = 1000, 3
 	key := func(i int) stint.Key { return perID.Key(fmt.Sprint("id", i)) }
 	for i := range ids {
-		_, err := l.Spend(key(i), 2)
-		require.NoError(t, err)
+		l.spend(t, key(i), 2)
 	}
 	before := c.calls.Load()
 	for range seconds {
@@ -216,12 +204,10 @@ func TestFresh(t *testing.T) {
 	require.LessOrEqual(t, trips, 1.1)
 
 	before = c.calls.Load()
-	d, err := l.Check(key(0), 1)
-	require.NoError(t, err)
+	d := l.check(t, key(0), 1)
 	require.Equal(t, 30*time.Minute-seconds*(time.Second+1), d.RetryAfter, "exact by the clock")
 	require.Equal(t, before, c.calls.Load())
-	_, err = l.Refund(key(0).Cost(1).SpentAt(stint.JustSpent))
-	require.NoError(t, err)
+	l.refund(t, key(0).Cost(1).SpentAt(stint.JustSpent))
 	require.True(t, l.Allow(key(0)), "tokens that this machine returned are there at once")
 }
 
@@ -247,8 +233,7 @@ func TestRollOut(t *testing.T) {
 			clock.pass(time.Minute)
 			for _, n := range nodes {
 				for denied := false; !denied; {
-					d, err := n.Spend(key, 1)
-					require.NoError(t, err)
+					d := n.spend(t, key, 1)
 					if denied = !d.Allowed; d.Allowed {
 						admitted++
 					}
@@ -382,12 +367,8 @@ func TestHoldUnlimitedRequest(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(2), nil)
 	key := perID.Key("a")
 	require.NoError(t, errorOf(l.Hold(key, l.Now().Add(time.Hour))))
-	d, err := l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.Unlimited})
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	require.False(t, l.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: stint.Unlimited}).Allowed)
 	require.NoError(t, l.Reset(key))
-	d, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: stint.Unlimited})
-	require.NoError(t, err)
-	require.True(t, d.Allowed)
+	require.True(t, l.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: stint.Unlimited}).Allowed)
 	require.Error(t, errorOf(l.Hold(off.Key("a"), l.Now().Add(time.Hour))))
 }

@@ -24,9 +24,7 @@ func TestMark(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(20), func(o *Options) { o.Now = clock.now })
 	s, _ := commonServer(t)
 	for range 3 {
-		d, err := l.Spend(perID.Key("a"), 1)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, l.spend(t, perID.Key("a"), 1).Allowed)
 		value := s.cli("GET", l.opts.keyOf(perID.Key("a"))).(string)
 		require.Equal(t, fmt.Sprint(l.inForce.Load().since.Load()), strings.Fields(value)[1])
 		clock.pass(time.Second)

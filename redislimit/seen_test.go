@@ -66,8 +66,7 @@ func TestDenialDuringRefund(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, h := hookedLimiter(t)
-			_, err := l.Spend(key, 19)
-			require.NoError(t, err)
+			l.spend(t, key, 19)
 			decided, refunded, done := make(chan bool), make(chan bool), make(chan bool)
 			h.after = func(op script.Op) {
 				if op == script.Spend {
@@ -87,9 +86,7 @@ func TestDenialDuringRefund(t *testing.T) {
 			<-decided
 			require.NoError(t, refund(l))
 			h.after = h.before
-			d, err := l.Spend(key, 2)
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, l.spend(t, key, 2).Allowed)
 		})
 	}
 }
@@ -99,8 +96,7 @@ func TestDenialBeforeUndo(t *testing.T) {
 	t.Parallel()
 	l, h := hookedLimiter(t)
 	key := perID.Key("a")
-	_, err := l.Spend(key, 19)
-	require.NoError(t, err)
+	l.spend(t, key, 19)
 	denied := make(chan bool)
 	h.before = func(op script.Op) {
 		if op == script.Undo {
@@ -111,14 +107,9 @@ func TestDenialBeforeUndo(t *testing.T) {
 	for i := range script.MaxTogether - 1 {
 		reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
 	}
-	_, err = l.Spend(other.Key("empty"), 7)
-	require.NoError(t, err)
-	d, err := l.SpendAll(append(reqs, stint.Request{Key: other.Key("empty"), Cost: 1})...)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
-	d, err = l.Spend(key, 1)
-	require.NoError(t, err)
-	require.False(t, d.Allowed)
+	l.spend(t, other.Key("empty"), 7)
+	require.False(t, l.spendAll(t, append(reqs, stint.Request{Key: other.Key("empty"), Cost: 1})...).Allowed)
+	require.False(t, l.spend(t, key, 1).Allowed)
 	close(denied)
 	eventually(t, "the token is back", func() bool {
 		d, err := l.Spend(key, 1)
@@ -142,9 +133,7 @@ func TestDenialDuringSetLimits(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, l.Close()) })
 			for _, cost := range []int64{10, 5, 5} { // the third one is by a lease
-				d, err := l.Spend(key, cost)
-				require.NoError(t, err)
-				require.True(t, d.Allowed)
+				require.True(t, l.spend(t, key, cost).Allowed)
 			}
 			l.settled(t)
 			l.leases.Forget(key)
@@ -157,13 +146,9 @@ func TestDenialDuringSetLimits(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			d, err := l.Spend(key, 1)
-			require.NoError(t, err)
-			require.False(t, d.Allowed)
+			require.False(t, l.spend(t, key, 1).Allowed)
 			h.after = nothing
-			d, err = l.Spend(key, 1)
-			require.NoError(t, err)
-			require.LessOrEqual(t, d.RetryAfter, time.Second, "that of the limits in force")
+			require.LessOrEqual(t, l.spend(t, key, 1).RetryAfter, time.Second, "that of the limits in force")
 		})
 	}
 }

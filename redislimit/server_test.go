@@ -216,3 +216,33 @@ func (s *server) limiter(tb testing.TB, limits *stint.Limits, change func(*Optio
 	tb.Cleanup(func() { require.NoError(tb, lim.Close()) })
 	return lim
 }
+
+// spend spends without an error, as check, spendAll and refund do what they say.
+func (l *Limiter) spend(tb testing.TB, key stint.Key, cost int64) stint.Decision {
+	tb.Helper()
+	return decision(tb)(l.Spend(key, cost))
+}
+
+func (l *Limiter) check(tb testing.TB, key stint.Key, cost int64) stint.Decision {
+	tb.Helper()
+	return decision(tb)(l.Check(key, cost))
+}
+
+func (l *Limiter) spendAll(tb testing.TB, reqs ...stint.Request) stint.Decision {
+	tb.Helper()
+	return decision(tb)(l.SpendAll(reqs...))
+}
+
+func (l *Limiter) refund(tb testing.TB, reqs ...stint.Request) stint.Decision {
+	tb.Helper()
+	return decision(tb)(l.Refund(reqs...))
+}
+
+// decision requires that a call has a decision.
+func decision(tb testing.TB) func(stint.Decision, error) stint.Decision {
+	return func(d stint.Decision, err error) stint.Decision {
+		tb.Helper()
+		require.NoError(tb, err)
+		return d
+	}
+}

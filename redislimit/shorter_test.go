@@ -43,25 +43,20 @@ func TestShorterLimits(t *testing.T) {
 			if c.while {
 				line.fail(errCut)
 			}
-			d, err := l.Spend(key, int64(10/c.nodes))
-			require.NoError(t, err)
-			require.True(t, d.Allowed)
+			require.True(t, l.spend(t, key, int64(10/c.nodes)).Allowed)
 			clock.pass(time.Minute)
 			require.NoError(t, l.SetLimits(testLimits(t, shorter)))
 			line.fail(errCut)
 			empty := shorter.DividedBy(int64(c.nodes)).Tolerance()
 			for _, where := range []string{"away", "at the server"} {
-				d, err = l.Check(key, 1)
-				require.NoError(t, err)
+				d := l.check(t, key, 1)
 				if c.plain {
 					require.Greater(t, d.RetryAfter, 23*time.Hour, where)
 				} else {
 					require.LessOrEqual(t, d.RetryAfter, empty, where)
 				}
 				clock.pass(2 * empty)
-				d, err = l.Spend(key, 1)
-				require.NoError(t, err)
-				require.Equal(t, !c.plain, d.Allowed, where)
+				require.Equal(t, !c.plain, l.spend(t, key, 1).Allowed, where)
 				if where == "away" {
 					line.mend()
 					l.comesBack(t)
@@ -81,8 +76,7 @@ func TestShorterLimitsAfterRestart(t *testing.T) {
 		line := newLine()
 		l := line.node(t, testLimits(t, stint.PerDay(10)), opts)
 		line.fail(errCut)
-		_, err := l.Spend(perID.Key("a"), 10)
-		require.NoError(t, err)
+		l.spend(t, perID.Key("a"), 10)
 		require.NoError(t, l.Close())
 		clock.pass(time.Minute)
 		if back {
@@ -90,9 +84,7 @@ func TestShorterLimitsAfterRestart(t *testing.T) {
 		}
 		l = line.node(t, testLimits(t, stint.PerSecond(10)), opts)
 		for range 2 {
-			d, err := l.Check(perID.Key("a"), 10)
-			require.NoError(t, err)
-			require.LessOrEqual(t, d.RetryAfter, time.Second)
+			require.LessOrEqual(t, l.check(t, perID.Key("a"), 10).RetryAfter, time.Second)
 			clock.pass(time.Second)
 			require.EqualValues(t, 10, l.left(t, perID.Key("a")))
 			line.mend()
@@ -131,9 +123,7 @@ func TestShorterLimitsMeanwhile(t *testing.T) {
 	defer l.Close()
 	key, shorter := perID.Key("a"), stint.PerMinute(10)
 	c.told = func() {
-		d, err := l.Spend(key, 10)
-		require.NoError(t, err)
-		require.True(t, d.Allowed)
+		require.True(t, l.spend(t, key, 10).Allowed)
 	}
 	require.NoError(t, l.SetLimits(testLimits(t, shorter)))
 	require.Nil(t, c.told)
