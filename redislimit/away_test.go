@@ -19,13 +19,14 @@ import (
 )
 
 // line is a Client whose line to the server can be cut. Calls then fail with
-// the error that cut has.
+// the error that cut has. While lose is set, replies of scripts are lost.
 type line struct {
 	*rueidisClient
-	cut *atomic.Pointer[error]
+	cut  *atomic.Pointer[error]
+	lose *atomic.Bool
 }
 
-func newLine() line { return line{cut: new(atomic.Pointer[error])} }
+func newLine() line { return line{cut: new(atomic.Pointer[error]), lose: new(atomic.Bool)} }
 
 func (c line) fail(err error) { c.cut.Store(&err) }
 func (c line) mend()          { c.cut.Store(nil) }
@@ -34,7 +35,11 @@ func (c line) Eval(ctx context.Context, command, script string, keys, args []str
 	if err := c.cut.Load(); err != nil {
 		return nil, *err
 	}
-	return c.rueidisClient.Eval(ctx, command, script, keys, args)
+	reply, err := c.rueidisClient.Eval(ctx, command, script, keys, args)
+	if c.lose.Load() && err == nil {
+		return nil, fmt.Errorf("%w: lost", ErrNoAnswer)
+	}
+	return reply, err
 }
 
 func (c line) EvalWait(ctx context.Context, command, script string, keys, args []string, replicas int,
@@ -59,29 +64,31 @@ func (c line) DoEach(ctx context.Context, args ...string) ([]any, error) {
 	return c.rueidisClient.DoEach(ctx, args...)
 }
 
-// node opens a Limiter on the line. Close it before the test ends.
+// node opens a Limiter on the line.
 func (c line) node(t *testing.T, limits *stint.Limits, opts Options) *Limiter {
 	t.Helper()
 	s, _ := commonServer(t)
-	var err error
-	opts.Timeout = 20 * time.Second
-	c.rueidisClient, err = newRueidisClient(s.url, opts.Timeout)
-	require.NoError(t, err)
-	l, err := New(c, limits, &opts)
-	require.NoError(t, err)
-	return l
+	c.rueidisClient = clientAt(t, s.url, 20*time.Second)
+	return newOn(t, c, limits, opts)
+}
+
+// filed returns the options of one of some nodes, which has a file, and the clock in
+// them.
+func filed(t *testing.T, nodes int) (Options, *testClock) {
+	t.Helper()
+	clock := newTestClock()
+	return Options{Prefix: newPrefix(t), Nodes: nodes, Now: clock.now, RepeatDenials: -1,
+		Local: filepath.Join(t.TempDir(), "local.db")}, clock
 }
 
 // newAway returns a Limiter with a line that can be cut.
 func newAway(t *testing.T, limit stint.Limit, opts Options) (*Limiter, line) {
 	t.Helper()
 	if opts.Prefix == "" {
-		_, opts.Prefix = commonServer(t)
+		opts.Prefix = newPrefix(t)
 	}
 	c := newLine()
-	l := c.node(t, testLimits(t, limit), opts)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	return l, c
+	return c.node(t, testLimits(t, limit), opts), c
 }
 
 func (l *Limiter) comesBack(t *testing.T) {
@@ -324,7 +331,6 @@ func TestOpenWhileAway(t *testing.T) {
 	require.ErrorIs(t, l.Health(), ErrAway)
 	c.mend()
 	l.comesBack(t)
-	require.NoError(t, l.Close())
 }
 
 // A replica answers, but cannot decide. So it counts as away until it becomes a

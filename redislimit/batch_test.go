@@ -55,20 +55,14 @@ func (g *gate) Eval(ctx context.Context, command, text string, keys, args []stri
 func (s *server) gated(t *testing.T, l stint.Limit, change func(*Options)) (*Limiter, *gate, *testClock) {
 	t.Helper()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	client, err := newRueidisClient(s.url, 20*time.Second)
-	require.NoError(t, err)
-	g := &gate{rueidisClient: client}
-	opts := &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now}
+	g := &gate{rueidisClient: clientAt(t, s.url, 20*time.Second)}
+	opts := &Options{Prefix: newPrefix(t), Now: clock.now}
 	if change != nil {
 		change(opts)
 	}
-	lim, err := New(g, testLimits(t, l), opts)
-	require.NoError(t, err)
-	lim.server.Pace = time.Hour // only full calls begin early
-	t.Cleanup(func() { require.NoError(t, lim.Close()) })
-	_, err = lim.Check(perID.Key("a"), 1) // from now on the server knows the script
-	require.NoError(t, err)
+	lim := newOn(t, g, testLimits(t, l), *opts)
+	lim.server.Pace = time.Hour     // only full calls begin early
+	lim.check(t, perID.Key("a"), 1) // from now on the server knows the script
 	return lim, g, clock
 }
 
@@ -170,9 +164,7 @@ func TestBatchLimits(t *testing.T) {
 		}
 	}
 	require.Equal(t, int64(2), g.together(t, l, spend, spend, change, spend, spend))
-	b, err := l.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Equal(t, int64(7), b.Remaining, "two of 3 minutes, and two of 6")
+	require.Equal(t, int64(7), l.left(t, perID.Key("a")), "two of 3 minutes, and two of 6")
 }
 
 // A key that is not a bucket is an error of its own request only.
@@ -225,9 +217,7 @@ func TestBatchLost(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoAnswer)
 	}
 	l.comesBack(t)
-	b, err := l.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Equal(t, int64(8), b.Remaining)
+	require.Equal(t, int64(8), l.left(t, perID.Key("a")))
 }
 
 // If the server refuses the request of one caller, the other callers of the call
@@ -252,9 +242,7 @@ func TestBatchRefused(t *testing.T) {
 	require.NoError(t, errs[2])
 	require.ErrorContains(t, errs[3], "OOM")
 	s.cli("CONFIG", "SET", "maxmemory", "0")
-	b, err := l.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Equal(t, int64(20), b.Remaining)
+	require.Equal(t, int64(20), l.left(t, perID.Key("a")))
 }
 
 // plainCluster is a Client of a cluster that does not say that it is one.
@@ -386,8 +374,7 @@ func TestBatchTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &slow{takes: 30 * time.Millisecond}
 		const timeout = 100 * time.Millisecond
-		l, err := New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: timeout, RepeatDenials: -1})
-		require.NoError(t, err)
+		l := newOn(t, c, testLimits(t, stint.PerHour(20)), Options{Timeout: timeout, RepeatDenials: -1})
 		var away atomic.Int64 // calls that were not sent because the server is away
 		// check lets callers arrive, and compares how many calls were decided,
 		// were not sent and had no answer.
@@ -469,6 +456,5 @@ func TestBatchTimeout(t *testing.T) {
 			take(takes)
 			check([3]int{}, 100, time.Millisecond, 20) // callers that come back at once
 		}
-		require.NoError(t, l.Close())
 	})
 }

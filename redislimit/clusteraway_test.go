@@ -62,11 +62,7 @@ func (c *unlucky) Do(ctx context.Context, args ...string) (any, error) {
 
 // clusterClients are the kinds of Clients of a cluster.
 func clusterClients(t *testing.T, url string, timeout time.Duration) map[string]func() Client {
-	open := func() Client {
-		c, err := newRueidisClient(url, timeout)
-		require.NoError(t, err)
-		return c
-	}
+	open := func() Client { return clientAt(t, url, timeout) }
 	return map[string]func() Client{"rueidis": open, "plain": func() Client { return plainClient{open()} },
 		"unlucky": func() Client { return &unlucky{plainClient: plainClient{open()}} }}
 }
@@ -83,8 +79,7 @@ func TestClusterAwayAtOpen(t *testing.T) {
 			n.signal(t, syscall.SIGSTOP)
 		}
 		limit := stint.Limit{Burst: 1_000_000, Count: 1, Period: time.Minute}
-		l, err := New(client(), testLimits(t, limit), &Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
-		require.NoError(t, err)
+		l := newOn(t, client(), testLimits(t, limit), Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
 		const ids = 40
 		for i := range ids {
 			d := l.spend(t, perID.Key(strconv.Itoa(i)), 100)
@@ -147,8 +142,7 @@ func TestClusterHangs(t *testing.T) {
 					time.Since(begin).Round(time.Millisecond))
 			}
 			open := func() *Limiter {
-				l, err := New(client(), testLimits(t, limit), &Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
-				require.NoError(t, err)
+				l := newOn(t, client(), testLimits(t, limit), Options{Timeout: timeout, Nodes: 2, RepeatDenials: -1, Prefix: name})
 				return l
 			}
 			n.signal(t, syscall.SIGSTOP)
@@ -200,10 +194,7 @@ func TestFirstCallOfMany(t *testing.T) {
 	s, prefix := commonServer(t)
 	_, url := startPrimaries(t)
 	for _, url := range []string{s.url, url} {
-		client, err := newRueidisClient(url, 20*time.Second)
-		require.NoError(t, err)
-		l, err := New(plainClient{client}, testLimits(t, stint.PerHour(8)), &Options{Timeout: 20 * time.Second, Prefix: prefix})
-		require.NoError(t, err)
+		l := newOn(t, plainClient{clientAt(t, url, 20*time.Second)}, testLimits(t, stint.PerHour(8)), Options{Prefix: prefix})
 		var reqs []stint.Request
 		for i := range 100 {
 			reqs = append(reqs, stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1})
@@ -214,7 +205,7 @@ func TestFirstCallOfMany(t *testing.T) {
 			require.EqualValues(t, 2, l.Stats().Trips-before)
 		}
 		l.opts.Atomic = true
-		_, err = l.SpendAll(reqs[:script.MaxTogether+1]...)
+		_, err := l.SpendAll(reqs[:script.MaxTogether+1]...)
 		require.ErrorIs(t, err, ErrCrossSlot)
 		require.NoError(t, l.Close())
 	}

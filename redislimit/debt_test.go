@@ -23,13 +23,9 @@ func owing(t *testing.T, opts Options) (*Limiter, line, *server) {
 	t.Helper()
 	s := startServer(t)
 	c := newLine()
-	client, err := newRueidisClient(s.url, 20*time.Second)
-	require.NoError(t, err)
-	c.rueidisClient = client
-	opts.Timeout, opts.RepeatDenials = 20*time.Second, -1
-	l, err := New(c, testLimits(t, stint.PerHour(8)), &opts)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	c.rueidisClient = clientAt(t, s.url, 20*time.Second)
+	opts.RepeatDenials = -1
+	l := newOn(t, c, testLimits(t, stint.PerHour(8)), opts)
 	c.fail(errCut)
 	l.spend(t, perID.Key("a"), 3)
 	return l, c, s
@@ -71,18 +67,13 @@ func TestChargeRefused(t *testing.T) {
 func TestDebtsOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range [][2]int{{2, 8}, {8, 2}, {4, 4}} {
-		clock := newTestClock()
 		limits := testLimits(t, stint.PerHour(800))
-		opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
-		_, opts.Prefix = commonServer(t)
+		opts, _ := filed(t, nodes[0])
 		c := newLine()
 		l := c.node(t, limits, opts)
 		c.fail(errCut)
-		spent := int64(0)
 		for i := range 20 {
-			n := int64(1 + i*4)
-			l.spend(t, perID.Key(strconv.Itoa(i)), n)
-			spent += n
+			l.spend(t, perID.Key(strconv.Itoa(i)), int64(1+i*4))
 		}
 		require.NoError(t, l.Close())
 		opts.Nodes = nodes[1]
@@ -110,15 +101,10 @@ func TestDebtsOfFewerNodes(t *testing.T) {
 		for _, back := range []string{"before Open", "after Open", "after SetLimits", "after a decision"} {
 			t.Run(fmt.Sprint(nodes, back), func(t *testing.T) {
 				t.Parallel()
-				clock := newTestClock()
-				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-				_, opts.Prefix = commonServer(t)
+				opts, _ := filed(t, nodes[0])
 				c := newLine()
 				l := c.node(t, testLimits(t, limit), opts)
-				spend := func(cost int64) bool {
-					d := l.spend(t, perID.Key("a"), cost)
-					return d.Allowed
-				}
+				spend := func(cost int64) bool { return l.spend(t, perID.Key("a"), cost).Allowed }
 				require.True(t, spend(1))
 				c.fail(errCut)
 				share := 400 / int64(nodes[0])
@@ -142,7 +128,6 @@ func TestDebtsOfFewerNodes(t *testing.T) {
 					l.comesBack(t)
 				}
 				require.EqualValues(t, 400-share, l.left(t, perID.Key("a")))
-				require.NoError(t, l.Close())
 			})
 		}
 	}
@@ -211,9 +196,7 @@ func TestDebtsOfNamesDeclaredLater(t *testing.T) {
 		for _, back := range []string{"before Open", "after Open", "after SetLimits"} {
 			t.Run(fmt.Sprintf("%d and %d machines, back %s", nodes[0], nodes[1], back), func(t *testing.T) {
 				t.Parallel()
-				clock := newTestClock()
-				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
-				_, opts.Prefix = commonServer(t)
+				opts, _ := filed(t, nodes[0])
 				c := newLine()
 				c.oweOnBoth(t, opts)
 				opts.Nodes = nodes[1]
@@ -238,7 +221,6 @@ func TestDebtsOfNamesDeclaredLater(t *testing.T) {
 				l.isChargedFor(t, other)
 				require.EqualValues(t, 20, l.Stats().Charged, "each once")
 				require.Equal(t, aways, l.node.Aways.Load(), "a charge is no outage")
-				require.NoError(t, l.Close())
 			})
 		}
 	}
@@ -251,9 +233,7 @@ func TestDebtsOfNamesDeclaredByALaterProcess(t *testing.T) {
 		for _, older := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, older file %v", nodes, older), func(t *testing.T) {
 				t.Parallel()
-				clock := newTestClock()
-				opts := Options{Nodes: nodes[0], Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
-				_, opts.Prefix = commonServer(t)
+				opts, _ := filed(t, nodes[0])
 				c := newLine()
 				c.oweOnBoth(t, opts)
 				if older {
@@ -266,7 +246,6 @@ func TestDebtsOfNamesDeclaredByALaterProcess(t *testing.T) {
 				l := c.node(t, hourly(t, perID, other), opts)
 				l.isChargedFor(t, perID)
 				l.isChargedFor(t, other)
-				require.NoError(t, l.Close())
 			})
 		}
 	}
@@ -275,9 +254,7 @@ func TestDebtsOfNamesDeclaredByALaterProcess(t *testing.T) {
 // While debts of a file cannot be read, the server stays away.
 func TestDebtsUnreadable(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
-	_, opts.Prefix = commonServer(t)
+	opts, _ := filed(t, 2)
 	c := newLine()
 	l := c.node(t, testLimits(t, stint.PerHour(8)), opts)
 	c.fail(errCut)
@@ -299,7 +276,6 @@ func TestDebtsUnreadable(t *testing.T) {
 	l.comesBack(t)
 	require.EqualValues(t, 5, l.left(t, perID.Key("a")))
 	require.NoError(t, broken.Close())
-	require.NoError(t, l.Close())
 }
 
 // unreadable is a Store that cannot be read.
@@ -341,12 +317,9 @@ func TestLateCharges(t *testing.T) {
 	s, prefix := commonServer(t)
 	clock := newTestClock()
 	c := &late{line: newLine(), takes: 300 * time.Millisecond}
-	var err error
-	c.rueidisClient, err = newRueidisClient(s.url, time.Second)
-	require.NoError(t, err)
-	l, err := New(c, testLimits(t, stint.PerHour(80)),
-		&Options{Timeout: 200 * time.Millisecond, Prefix: prefix, Nodes: 2, Now: clock.now, RepeatDenials: -1})
-	require.NoError(t, err)
+	c.rueidisClient = clientAt(t, s.url, time.Second)
+	l := newOn(t, c, testLimits(t, stint.PerHour(80)),
+		Options{Timeout: 200 * time.Millisecond, Prefix: prefix, Nodes: 2, Now: clock.now, RepeatDenials: -1})
 	c.fail(errCut)
 	for i := range 10 {
 		l.spend(t, perID.Key(strconv.Itoa(i)), 3)
@@ -360,7 +333,6 @@ func TestLateCharges(t *testing.T) {
 			return err == nil && b.Remaining == 77
 		})
 	}
-	require.NoError(t, l.Close())
 }
 
 // A decision that too few replicas have was made all the same, so this machine has
@@ -393,14 +365,10 @@ func TestLateChargesAtOpen(t *testing.T) {
 	require.NoError(t, l.Close())
 	cut.mend()
 	c := &late{line: cut, takes: 300 * time.Millisecond}
-	var err error
-	c.rueidisClient, err = newRueidisClient(s.url, time.Second)
-	require.NoError(t, err)
+	c.rueidisClient = clientAt(t, s.url, time.Second)
 	opts.Timeout = 200 * time.Millisecond
-	l, err = New(c, limits, &opts)
-	require.NoError(t, err)
+	l = newOn(t, c, limits, opts)
 	l.comesBack(t)
 	require.EqualValues(t, 10, c.charges.Load())
 	require.EqualValues(t, 10, l.Stats().Charged)
-	require.NoError(t, l.Close())
 }

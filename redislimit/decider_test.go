@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/decidertest"
+	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // replicated is a Client of a server with any number of replicas, which have
@@ -32,7 +33,7 @@ var lacks = slices.Clip([]decidertest.Feature{decidertest.Shares, decidertest.Ca
 // opened returns a Limiter for a case of a suite.
 func opened(t testing.TB, url string, c decidertest.Config, o *Options) (decidertest.Limiter, error) {
 	o.Durability, o.Now, o.Timeout = c.Level, c.Now, 20*time.Second
-	client, err := newRueidisClient(url, o.Timeout)
+	client, err := script.NewRueidis(url, o.Timeout, nil)
 	if err != nil {
 		return nil, err
 	}

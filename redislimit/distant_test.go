@@ -97,9 +97,7 @@ func TestDistant(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c := &stalling{begun: time.Now(), trip: 20 * time.Millisecond, every: 700 * time.Millisecond,
 						lasts: lasts * time.Millisecond, slice: slice * time.Millisecond}
-					l, err := New(c, testLimits(t, stint.PerSecond(1_000_000)), &Options{Timeout: 100 * time.Millisecond})
-					require.NoError(t, err)
-					defer func() { require.NoError(t, l.Close()) }()
+					l := newOn(t, c, testLimits(t, stint.PerSecond(1_000_000)), Options{Timeout: 100 * time.Millisecond})
 					// Callers fail together, a few times in each load, so one round may have
 					// too many of them.
 					var plain, ours float64

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,11 +38,9 @@ func TestLostReplies(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoAnswer)
 		require.NotErrorIs(t, err, ErrAway)
 		require.False(t, p.cut.Load(), "the proxy saw the reply, so the script ran")
-		require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, 100*time.Microsecond)
+		l.comesBack(t)
 	}
-	b, err := l.Bucket(perID.Key("a"))
-	require.NoError(t, err)
-	require.Zero(t, b.Remaining)
+	require.Zero(t, l.left(t, perID.Key("a")))
 	require.Equal(t, n+3, s.scripts(), "with that of Open, the Check and the Bucket")
 }
 
@@ -55,11 +52,7 @@ func TestUndo(t *testing.T) {
 	l := newLimiter(t, stint.PerHour(4), func(o *Options) { o.Now = clock.now })
 	l.server.SetCluster(true) // one server takes keys of any slots
 	a, b, c := perID.Key("a"), perID.Key("b"), perID.Key("c")
-	left := func(key stint.Key) int64 {
-		bucket, err := l.Bucket(key)
-		require.NoError(t, err)
-		return bucket.Remaining
-	}
+	left := func(key stint.Key) int64 { return l.left(t, key) }
 	l.spend(t, b, 4)
 	ds := make([]stint.Decision, 3)
 	d, err := l.Do(context.Background(), []stint.Request{
@@ -94,9 +87,7 @@ func TestLateUndo(t *testing.T) {
 	for name, away := range map[string]bool{"at the server": false, "here": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock := newTestClock()
-			opts := Options{Nodes: 1, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-			_, opts.Prefix = commonServer(t)
+			opts, clock := filed(t, 1)
 			c, limits := newLine(), testLimits(t, stint.PerHour(4))
 			l := c.node(t, limits, opts)
 			if away {
@@ -109,7 +100,6 @@ func TestLateUndo(t *testing.T) {
 			require.NoError(t, l.Close())
 			again := c.node(t, limits, opts)
 			require.Zero(t, again.check(t, perID.Key("a"), 0).Remaining)
-			require.NoError(t, again.Close())
 		})
 	}
 }
@@ -142,11 +132,8 @@ func TestUndoWhileCharged(t *testing.T) {
 			var s *server
 			s, opts.Prefix = commonServer(t)
 			c := heldCharges{newLine(), make(chan struct{}, 100), new(atomic.Pointer[chan struct{}])}
-			var err error
-			c.rueidisClient, err = newRueidisClient(s.url, opts.Timeout)
-			require.NoError(t, err)
-			l, err := New(c, testLimits(t, stint.PerHour(8)), &opts)
-			require.NoError(t, err)
+			c.rueidisClient = clientAt(t, s.url, opts.Timeout)
+			l := newOn(t, c, testLimits(t, stint.PerHour(8)), opts)
 			c.fail(errCut)
 			ids := []string{"x"}
 			var trips []*script.Trip
@@ -235,9 +222,7 @@ func TestSynced(t *testing.T) {
 	primary.kill()
 	replica.cli("REPLICAOF", "NO", "ONE")
 	after := replica.limiter(t, limits, nil)
-	b, err := after.Bucket(everyone.Key(""))
-	require.NoError(t, err)
-	require.LessOrEqual(t, b.Remaining, 1000-answered)
+	require.LessOrEqual(t, after.left(t, everyone.Key("")), 1000-answered)
 }
 
 // Wait spends as soon as the tokens are there, and fails if it cannot.
@@ -297,8 +282,7 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	processes.Wait()
-	_, err := l.Check(other.Key("b"), 1) // reads the server's time
-	require.NoError(t, err)
+	l.check(t, other.Key("b"), 1)                      // reads the server's time
 	elapsed := l.Now().Sub(begin) + 5*time.Millisecond // the error of Now
 	most := limit.Burst + int64(elapsed/limit.Interval())
 	t.Logf("admitted %d of at most %d in %v: %.2f %%", admitted.Load(), most, elapsed,

@@ -48,9 +48,7 @@ func TestEvictedKeys(t *testing.T) {
 	t.Parallel()
 	c := &evicting{}
 	c.nodes(nil)
-	l, err := New(c, testLimits(t, stint.PerHour(2)), &Options{Timeout: 20 * time.Second, Now: newTestClock().now})
-	require.NoError(t, err)
-	defer l.Close()
+	l := newOn(t, c, testLimits(t, stint.PerHour(2)), Options{Now: newTestClock().now})
 	require.True(t, l.isAway())
 	c.nodes(map[string]int{"a": 5})
 	l.comesBack(t)
@@ -88,14 +86,13 @@ func TestOpenFarAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &farAway{modelServer: newModelServer(70 * time.Millisecond)}
-		l, err := New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: 100 * time.Millisecond})
-		require.NoError(t, err)
+		l := newOn(t, c, testLimits(t, stint.PerHour(20)), Options{Timeout: 100 * time.Millisecond})
 		require.Zero(t, l.Stats().Outages)
 		require.ErrorIs(t, l.Health(), ErrClock)
 		require.NoError(t, l.Close())
 
 		c.refuses = true
-		_, err = New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: 100 * time.Millisecond})
+		_, err := New(c, testLimits(t, stint.PerHour(20)), &Options{Timeout: 100 * time.Millisecond})
 		require.ErrorContains(t, err, "NOPERM")
 		require.NotErrorIs(t, err, ErrAway)
 	})

@@ -26,13 +26,20 @@ type both struct {
 }
 
 func newBoth(t *testing.T, seed uint64, change func(*Options)) *both {
-	b := &both{T: t, rnd: rand.New(rand.NewPCG(seed, 20))}
 	s, _ := commonServer(t)
-	b.remote, b.gate, b.clock = s.gated(t, stint.PerMinute(5), change)
-	var err error
-	b.local, err = stint.New(stint.NewMemStore(), testLimits(t, stint.PerMinute(5)), &stint.Options{Now: b.clock.now})
+	l, gate, clock := s.gated(t, stint.PerMinute(5), change)
+	b := bothOf(t, seed, clock, l, testLimits(t, stint.PerMinute(5)))
+	b.gate = gate
+	return b
+}
+
+// bothOf returns a Limiter beside one in memory that has the limits.
+func bothOf(t *testing.T, seed uint64, clock *testClock, remote *Limiter, limits *stint.Limits) *both {
+	t.Helper()
+	local, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: clock.now})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.local.Close()) })
+	t.Cleanup(func() { require.NoError(t, local.Close()) })
+	b := &both{T: t, clock: clock, rnd: rand.New(rand.NewPCG(seed, 20)), remote: remote, local: local}
 	for _, id := range []string{"a", "b", "c"} {
 		b.keys = append(b.keys, perID.Key(id), other.Key(id))
 	}

@@ -28,21 +28,13 @@ func TestShareDecides(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	whole := stint.PerMinute(6)
-	b := &both{T: t, clock: clock, rnd: rand.New(rand.NewPCG(8, 20))}
 	l, c := newAway(t, whole, Options{Nodes: 2, Now: clock.now})
-	b.remote = l
 	shares, err := stint.NewLimits(testNames.WithLimits(map[stint.Name]stint.Limit{
 		perID: whole.DividedBy(2), everyone: whole.DividedBy(2), other: stint.PerHour(7).DividedBy(2), off: stint.Unlimited,
 		shut: stint.Blocked,
 	}))
 	require.NoError(t, err)
-	b.local, err = stint.New(stint.NewMemStore(), shares, &stint.Options{Now: clock.now})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.local.Close()) })
-	for _, id := range []string{"a", "b", "c"} {
-		b.keys = append(b.keys, perID.Key(id), other.Key(id))
-	}
-	b.keys = append(b.keys, everyone.Key(""), off.Key("a"), shut.Key("a"))
+	b := bothOf(t, 8, clock, l, shares)
 	for _, key := range b.keys[:4] {
 		d := l.spend(t, key, 3)
 		_, err = b.local.Raise(stint.Request{Key: key}, clock.now().Add(d.ResetAfter))
@@ -71,18 +63,13 @@ func TestBackUnderLoad(t *testing.T) {
 	clock := newTestClock()
 	l, c := newAway(t, stint.PerHour(burst), Options{Nodes: 1, Now: clock.now,
 		LocalOptions: stint.Options{FlushInterval: time.Millisecond}})
-	done := make(chan struct{})
+	var done atomic.Bool
 	var admitted [ids]atomic.Int64
 	var callers sync.WaitGroup
 	for i := range 16 {
 		callers.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(i), 1))
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
+			for !done.Load() {
 				id := rnd.IntN(ids)
 				d, err := l.Spend(perID.Key(strconv.Itoa(id)), 1)
 				if err != nil {
@@ -117,7 +104,7 @@ func TestBackUnderLoad(t *testing.T) {
 		c.mend()
 		l.comesBack(t)
 	}
-	close(done)
+	done.Store(true)
 	callers.Wait()
 	for i := range admitted {
 		n := admitted[i].Load()
@@ -249,8 +236,7 @@ func (failing) Save([]stint.Change) error { return io.ErrShortWrite }
 // which would say that nothing was spent.
 func TestLocalNotDurable(t *testing.T) {
 	t.Parallel()
-	opts := Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-	_, opts.Prefix = commonServer(t)
+	opts := Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1, Prefix: newPrefix(t)}
 	limit := stint.PerHour(8)
 	limit.Durability = stint.Leased
 	c := newLine()
@@ -299,9 +285,7 @@ func TestUndoNotDurable(t *testing.T) {
 		for name, mended := range map[string]chan struct{}{"failed": nil, "late": make(chan struct{})} {
 			t.Run(fmt.Sprint(durability, " ", name), func(t *testing.T) {
 				t.Parallel()
-				clock := newTestClock()
-				opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-				_, opts.Prefix = commonServer(t)
+				opts, clock := filed(t, 2)
 				limit := stint.PerHour(8)
 				limit.Durability = durability
 				c := newLine()
@@ -335,7 +319,6 @@ func TestUndoNotDurable(t *testing.T) {
 					d := l.check(t, r.Key, 0)
 					require.LessOrEqual(t, d.Remaining, int64(2), "of a share of 4, of which 2 were spent before")
 				}
-				require.NoError(t, l.Close())
 			})
 		}
 	}
@@ -345,9 +328,7 @@ func TestUndoNotDurable(t *testing.T) {
 // after a restart, and ends when it has ended at the server.
 func TestHoldWhileAway(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db"), RepeatDenials: -1}
-	_, opts.Prefix = commonServer(t)
+	opts, clock := filed(t, 2)
 	c, limits, key := newLine(), testLimits(t, stint.PerHour(8)), perID.Key("a")
 	l := c.node(t, limits, opts)
 	elsewhere := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Prefix, o.Now = opts.Prefix, clock.now })
@@ -383,15 +364,12 @@ func TestHoldWhileAway(t *testing.T) {
 	heldHere(false)
 	c.fail(errCut)
 	denied(0)
-	require.NoError(t, l.Close())
 }
 
 // Debts of a process that has ended are charged when the next one is opened.
 func TestDebtsOfAnEarlierProcess(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	opts := Options{Nodes: 2, Now: clock.now, Local: filepath.Join(t.TempDir(), "local.db")}
-	_, opts.Prefix = commonServer(t)
+	opts, _ := filed(t, 2)
 	c, limits := newLine(), testLimits(t, stint.PerHour(8))
 	l := c.node(t, limits, opts)
 	c.fail(errCut)
@@ -404,7 +382,6 @@ func TestDebtsOfAnEarlierProcess(t *testing.T) {
 	require.NoError(t, l.Close())
 	l = c.node(t, limits, opts)
 	require.Equal(t, int64(5), l.left(t, perID.Key("a")), "once")
-	require.NoError(t, l.Close())
 }
 
 // Tokens that came back while the server was away are not charged, and a charge
@@ -466,7 +443,6 @@ func TestManyDebts(t *testing.T) {
 // had.
 func TestSetLimitsFirstShare(t *testing.T) {
 	t.Parallel()
-	_, prefix := commonServer(t)
 	limits := func(names ...stint.Name) *stint.Limits {
 		all := stint.Names{}
 		for _, name := range names {
@@ -477,8 +453,7 @@ func TestSetLimitsFirstShare(t *testing.T) {
 		return limits
 	}
 	c := newLine()
-	l := c.node(t, limits(1), Options{Prefix: prefix, Nodes: 2, AwayFor: map[stint.Name]Away{1: AwayClosed}})
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	l := c.node(t, limits(1), Options{Prefix: newPrefix(t), Nodes: 2, AwayFor: map[stint.Name]Away{1: AwayClosed}})
 	require.NoError(t, l.SetLimits(limits(1, 2)))
 	c.fail(errCut)
 	_, err := l.Spend(stint.Name(1).Key("a"), 1)
@@ -505,8 +480,7 @@ func TestSetLimitsWhileAway(t *testing.T) {
 func TestUpToWithLimitSees(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	opts := Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Prefix: prefix}
+	opts := Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Prefix: newPrefix(t)}
 	one, _ := newAway(t, stint.PerHour(10), opts)
 	another, cut := newAway(t, stint.PerHour(10), opts)
 	key := perID.Key("a")

@@ -35,13 +35,6 @@ func (l *Limiter) inHand(key stint.Key) int64 {
 	return (math.MaxInt64 - r.Need) / int64(limit.Interval())
 }
 
-func (l *Limiter) remaining(t *testing.T, key stint.Key) int64 {
-	t.Helper()
-	b, err := l.Bucket(key)
-	require.NoError(t, err)
-	return b.Remaining
-}
-
 // leaseNode returns a node that has leases and uses the prefix.
 func leaseNode(t *testing.T, clock *testClock, prefix string, limit stint.Limit) (*Limiter, *counter) {
 	t.Helper()
@@ -54,8 +47,7 @@ func leaseNode(t *testing.T, clock *testClock, prefix string, limit stint.Limit)
 func TestLeasedAlone(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	l, c := leaseNode(t, clock, prefix, stint.PerHour(800))
+	l, c := leaseNode(t, clock, newPrefix(t), stint.PerHour(800))
 	key := perID.Key("a")
 	before := c.calls.Load()
 	for i := range int64(800) {
@@ -81,8 +73,7 @@ func TestLeasedAlone(t *testing.T) {
 // tokens that they have not used.
 func TestLeasedNodes(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	_, prefix := commonServer(t)
+	clock, prefix := newTestClock(), newPrefix(t)
 	key, used := perID.Key("a"), int64(0)
 	var nodes []*Limiter
 	for range 4 {
@@ -107,7 +98,7 @@ func TestLeasedNodes(t *testing.T) {
 		}
 	}
 	nodes[0].settled(t)
-	require.Equal(t, 1000-used-nodes[0].inHand(key), nodes[0].remaining(t, key))
+	require.Equal(t, 1000-used-nodes[0].inHand(key), nodes[0].left(t, key))
 	d := nodes[0].spend(t, key, 1000-used)
 	require.True(t, d.Allowed, "a call that needs more than the lease hands it back")
 	require.Zero(t, d.Remaining)
@@ -131,34 +122,32 @@ func (l *Limiter) fill(t *testing.T, key stint.Key, tokens int64) (used int64) {
 func TestLeaseEnds(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	l, _ := newCounted(t, leasedLimit(stint.PerHour(3600)), func(o *Options) {
-		o.Now, o.Prefix, o.MaxLease = clock.now, prefix, 5*time.Second
+	l := newLimiter(t, leasedLimit(stint.PerHour(3600)), func(o *Options) {
+		o.Now, o.MaxLease = clock.now, 5*time.Second
 	})
 	key := perID.Key("a")
 	used := l.fill(t, key, 200)
 	hand := l.inHand(key)
-	require.Equal(t, 3600-used-hand, l.remaining(t, key))
+	require.Equal(t, 3600-used-hand, l.left(t, key))
 	l.leases.GiveBack(false)
 	require.Equal(t, hand, l.inHand(key), "it has not ended")
 	clock.pass(5*time.Second - 1)
 	require.Equal(t, hand, l.inHand(key))
 	clock.pass(1)
 	require.Zero(t, l.inHand(key))
-	require.Equal(t, 3600-used-hand+5, l.remaining(t, key), "five are back by time")
+	require.Equal(t, 3600-used-hand+5, l.left(t, key), "five are back by time")
 	l.leases.GiveBack(false)
-	left := l.remaining(t, key)
+	left := l.left(t, key)
 	require.LessOrEqual(t, left, 3600-used+5)
 	require.GreaterOrEqual(t, left, 3600-used)
 	l.leases.GiveBack(true)
-	require.Equal(t, left, l.remaining(t, key), "nothing goes back twice")
+	require.Equal(t, left, l.left(t, key), "nothing goes back twice")
 }
 
 // SpendAll takes from the leases if each bucket has one, and from all or none.
 func TestLeasedTogether(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	_, prefix := commonServer(t)
+	clock, prefix := newTestClock(), newPrefix(t)
 	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
 	a, b := perID.Key("a"), everyone.Key("")
 	reqs := []stint.Request{{Key: a, Cost: 2}, {Key: b, Cost: 1}, {Key: perID.Key("c"), Cost: 1, Mode: stint.CheckOnly}}
@@ -188,14 +177,13 @@ func TestLeasedTogether(t *testing.T) {
 	require.GreaterOrEqual(t, l.inHand(b), handB)
 	require.NoError(t, l.Close())
 	after, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
-	require.Equal(t, []int64{1000 - spentA, 1000 - spentB}, []int64{after.remaining(t, a), after.remaining(t, b)})
+	require.Equal(t, []int64{1000 - spentA, 1000 - spentB}, []int64{after.left(t, a), after.left(t, b)})
 }
 
 // Check, Refund, Reset and Hold of a bucket with a lease.
 func TestLeasedOthers(t *testing.T) {
 	t.Parallel()
-	clock := newTestClock()
-	_, prefix := commonServer(t)
+	clock, prefix := newTestClock(), newPrefix(t)
 	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
 	peer, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
 	key := perID.Key("a")
@@ -215,16 +203,16 @@ func TestLeasedOthers(t *testing.T) {
 	require.False(t, l.check(t, key, 1001-used).Allowed)
 	hand := l.inHand(key)
 	l.refund(t, key.Cost(5).SpentAt(stint.JustSpent))
-	require.Equal(t, 1000-used-hand+5, l.remaining(t, key))
+	require.Equal(t, 1000-used-hand+5, l.left(t, key))
 	require.Equal(t, hand, l.inHand(key))
 
 	require.NoError(t, errorOf(l.Hold(key, clock.now().Add(time.Minute))))
 	require.Zero(t, l.inHand(key))
 	d = l.spend(t, key, 1)
 	require.Equal(t, []any{false, time.Minute}, []any{d.Allowed, d.RetryAfter})
-	eventually(t, "the lease goes back", func() bool { return l.remaining(t, key) >= 1000-used+5 })
+	eventually(t, "the lease goes back", func() bool { return l.left(t, key) >= 1000-used+5 })
 	require.NoError(t, l.Reset(key))
-	require.Equal(t, int64(1000), l.remaining(t, key))
+	require.Equal(t, int64(1000), l.left(t, key))
 
 	// Another node notices at its next question, and then gives its lease back.
 	l.fill(t, key, 50)
@@ -244,7 +232,7 @@ func TestLeasedOthers(t *testing.T) {
 	require.NoError(t, l.Reset(key))
 	require.Zero(t, l.inHand(key))
 	l.leases.GiveBack(true)
-	require.Equal(t, int64(1000), l.remaining(t, key))
+	require.Equal(t, int64(1000), l.left(t, key))
 }
 
 // With other limits in force the old leases are dropped. A request's own limit
@@ -252,15 +240,14 @@ func TestLeasedOthers(t *testing.T) {
 func TestLeasedLimits(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	l, c := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	l, c := leaseNode(t, clock, newPrefix(t), stint.PerHour(1000))
 	key := perID.Key("a")
 	l.fill(t, key, 50)
 	require.NoError(t, l.SetLimits(l.Limits()))
 	require.Positive(t, l.inHand(key))
-	before := l.remaining(t, key)
+	before := l.left(t, key)
 	require.True(t, l.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: leasedLimit(stint.PerHour(2000))}).Allowed)
-	require.Less(t, l.remaining(t, key), before)
+	require.Less(t, l.left(t, key), before)
 	clock.pass(time.Microsecond)
 	require.NoError(t, l.SetLimits(testLimits(t, leasedLimit(stint.PerHour(500)))))
 	require.Zero(t, l.inHand(key))
@@ -319,8 +306,7 @@ func TestLeasedCallersShare(t *testing.T) {
 func TestLeasesGoBack(t *testing.T) {
 	t.Parallel()
 	for _, cluster := range []bool{false, true} {
-		clock := newTestClock()
-		_, prefix := commonServer(t)
+		clock, prefix := newTestClock(), newPrefix(t)
 		l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
 		l.server.SetCluster(cluster) // one server takes keys of any slots
 		used := make(map[stint.Key]int64)
@@ -331,7 +317,7 @@ func TestLeasesGoBack(t *testing.T) {
 		require.NoError(t, l.Close())
 		after, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
 		for key, n := range used {
-			require.Equal(t, 1000-n, after.remaining(t, key))
+			require.Equal(t, 1000-n, after.left(t, key))
 		}
 	}
 }

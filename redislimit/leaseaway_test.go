@@ -1,9 +1,7 @@
 package redislimit
 
 import (
-	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,49 +11,17 @@ import (
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// cutClient is a Client whose server is away while cut is set.
-type cutClient struct {
-	*rueidisClient
-	cut  atomic.Bool
-	lose atomic.Bool // replies
-}
-
-func (c *cutClient) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
-	if c.cut.Load() {
-		return nil, fmt.Errorf("%w: cut", ErrAway)
-	}
-	reply, err := c.rueidisClient.Eval(ctx, command, script, keys, args)
-	if c.lose.Load() && err == nil {
-		return nil, fmt.Errorf("%w: lost", ErrNoAnswer)
-	}
-	return reply, err
-}
-
-func (c *cutClient) Do(ctx context.Context, args ...string) (any, error) {
-	if c.cut.Load() {
-		return nil, fmt.Errorf("%w: cut", ErrAway)
-	}
-	return c.rueidisClient.Do(ctx, args...)
-}
-
 // A lease lasts while the server is away. If the reply to a question is lost, so
 // are the tokens: they stay spent and are not used.
 func TestLeasedAway(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	s, prefix := commonServer(t)
-	client, err := newRueidisClient(s.url, 20*time.Second)
-	require.NoError(t, err)
-	c := &cutClient{rueidisClient: client}
-	l, err := New(c, testLimits(t, leasedLimit(stint.PerHour(1000))),
-		&Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	l, c := newAway(t, leasedLimit(stint.PerHour(1000)), Options{Now: clock.now})
 	key := perID.Key("a")
 	used := l.fill(t, key, 50)
-	c.cut.Store(true)
+	c.fail(errCut)
 	hand := l.inHand(key)
-	_, err = l.Spend(key, 500)
+	_, err := l.Spend(key, 500)
 	require.ErrorIs(t, err, ErrAway)
 	require.ErrorIs(t, errorOf(l.Hold(key, clock.now().Add(time.Minute))), ErrAway)
 	_, err = l.Hold(key, clock.now().Add(time.Minute))
@@ -67,16 +33,16 @@ func TestLeasedAway(t *testing.T) {
 	}
 	_, err = l.Spend(key, 1)
 	require.ErrorIs(t, err, ErrAway)
-	c.cut.Store(false)
-	require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, time.Millisecond)
+	c.mend()
+	l.comesBack(t)
 	used += hand + l.fill(t, key, 20)
 	c.lose.Store(true)
 	_, err = l.Spend(key, 300)
 	require.ErrorIs(t, err, ErrNoAnswer)
 	c.lose.Store(false)
-	require.Eventually(t, func() bool { return !l.isAway() }, 20*time.Second, time.Millisecond)
+	l.comesBack(t)
 	require.Zero(t, l.inHand(key))
-	require.Equal(t, 1000-used-300, l.remaining(t, key))
+	require.Equal(t, 1000-used-300, l.left(t, key))
 }
 
 // While the server is away, a node uses its lease. Then it goes on with its share
@@ -94,16 +60,14 @@ func TestLeasedShare(t *testing.T) {
 	l.settled(t)
 	line.fail(errCut)
 	hand, here := l.inHand(key), int64(0)
-	for d := (stint.Decision{Allowed: true}); d.Allowed; {
-		if l.spend(t, key, 1).Allowed {
-			here++
-		}
+	for l.spend(t, key, 1).Allowed {
+		here++
 	}
 	own := here - hand
 	require.Equal(t, (800-used-hand)/2, own, "half of what the server had")
 	line.mend()
 	l.comesBack(t)
-	require.Equal(t, 800-used-hand-own, l.remaining(t, key))
+	require.Equal(t, 800-used-hand-own, l.left(t, key))
 }
 
 // A key that is not a bucket leads to an error that names it.
@@ -136,14 +100,14 @@ func TestLeasedRefused(t *testing.T) {
 		l.spend(t, a, 1)
 	}
 	l.settled(t)
-	hand, there := l.inHand(a), l.remaining(t, a)
+	hand, there := l.inHand(a), l.left(t, a)
 	require.Positive(t, hand)
 	s.cli("ACL", "SETUSER", "default", "-get")
 	_, err := l.Spend(a, hand+1)
 	require.ErrorIs(t, err, script.ErrNothingRan)
 	require.Equal(t, hand, l.inHand(a))
 	s.cli("ACL", "SETUSER", "default", "+get")
-	require.Equal(t, there, l.remaining(t, a))
+	require.Equal(t, there, l.left(t, a))
 
 	s.cli("ACL", "SETUSER", "default", "-del")
 	const interval = int64(time.Hour / 1000)
@@ -158,5 +122,5 @@ func TestLeasedRefused(t *testing.T) {
 	})
 	require.ErrorIs(t, err, ErrNoAnswer)
 	require.NotErrorIs(t, err, script.ErrNothingRan)
-	require.Equal(t, int64(999), l.remaining(t, perID.Key("b")))
+	require.Equal(t, int64(999), l.left(t, perID.Key("b")))
 }

@@ -66,14 +66,8 @@ func crowd(b *testing.B, spend func(stint.Key, int64) (stint.Decision, error), c
 }
 
 func (s *server) distant(b *testing.B, trip time.Duration, limit stint.Limit, fresh time.Duration) *Limiter {
-	client, err := newRueidisClient(s.url, time.Second)
-	require.NoError(b, err)
-	_, prefix := commonServer(b)
-	l, err := New(&distant{rueidisClient: client, trip: trip}, testLimits(b, limit),
-		&Options{Timeout: 100 * time.Millisecond, Prefix: prefix, RepeatDenials: fresh})
-	require.NoError(b, err)
-	b.Cleanup(func() { require.NoError(b, l.Close()) })
-	return l
+	return newOn(b, &distant{rueidisClient: clientAt(b, s.url, time.Second), trip: trip}, testLimits(b, limit),
+		Options{Timeout: 100 * time.Millisecond, Prefix: newPrefix(b), RepeatDenials: fresh})
 }
 
 // BenchmarkCrowd compares leases with exact decisions for 200 callers of one
@@ -213,12 +207,10 @@ func BenchmarkDebts(b *testing.B) {
 	for b.Loop() {
 		s, prefix := commonServer(b)
 		cut := newLine()
-		var err error
-		cut.rueidisClient, err = newRueidisClient(s.url, time.Second)
-		require.NoError(b, err)
+		cut.rueidisClient = clientAt(b, s.url, time.Second)
 		c := &distantLine{line: cut, trip: 20 * time.Millisecond}
-		l, err := New(c, testLimits(b, stint.PerHour(1000)), &Options{Timeout: 100 * time.Millisecond, Prefix: prefix, Nodes: 2})
-		require.NoError(b, err)
+		l := newOn(b, c, testLimits(b, stint.PerHour(1000)),
+			Options{Timeout: 100 * time.Millisecond, Prefix: prefix, Nodes: 2})
 		cut.fail(errCut)
 		for i := range debts {
 			l.spend(b, perID.Key(fmt.Sprint(i)), 100)
@@ -285,8 +277,7 @@ func TestLeaseTimeout(t *testing.T) {
 	for name, client := range map[string]Client{"hangs": new(hangs), "answers late": newModelServer(90 * time.Millisecond)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l, err := New(client, testLimits(t, leasedLimit(stint.PerMinute(10_000))), &Options{Timeout: timeout})
-				require.NoError(t, err)
+				l := newOn(t, client, testLimits(t, leasedLimit(stint.PerMinute(10_000))), Options{Timeout: timeout})
 				var callers sync.WaitGroup
 				var decided atomic.Int64
 				for i := range 50 {
@@ -307,7 +298,6 @@ func TestLeaseTimeout(t *testing.T) {
 				}
 				callers.Wait()
 				require.Equal(t, name != "hangs", decided.Load() > 0)
-				require.NoError(t, l.Close())
 			})
 		})
 	}

@@ -33,8 +33,7 @@ func TestLeaseTrips(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			clock := newTestClock()
-			_, prefix := commonServer(t)
+			clock, prefix := newTestClock(), newPrefix(t)
 			change := func(o *Options) { o.Now, o.Prefix = clock.now, prefix }
 			a, ca := newCounted(t, leasedLimit(c.limit), change)
 			b, cb := newCounted(t, leasedLimit(c.limit), change)

@@ -39,13 +39,8 @@ func newCounted(t *testing.T, l stint.Limit, change func(*Options)) (*Limiter, *
 	if change != nil {
 		change(opts)
 	}
-	client, err := newRueidisClient(s.url, opts.Timeout)
-	require.NoError(t, err)
-	c := &counter{rueidisClient: client}
-	lim, err := New(c, testLimits(t, l), opts)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, lim.Close()) })
-	return lim, c
+	c := &counter{rueidisClient: clientAt(t, s.url, opts.Timeout)}
+	return newOn(t, c, testLimits(t, l), *opts), c
 }
 
 // Ids with odd bytes have a bucket each, with and without a Tag. All limits on an
@@ -114,9 +109,7 @@ func TestForeignKeys(t *testing.T) {
 	s.cli("DEL", name)
 	require.True(t, l.spend(t, key, 1).Allowed)
 	require.NoError(t, l.Health())
-	b, err := l.Bucket(other.Key("a"))
-	require.NoError(t, err)
-	require.Equal(t, int64(7), b.Remaining, "nothing was spent of the other bucket")
+	require.Equal(t, int64(7), l.left(t, other.Key("a")), "nothing was spent of the other bucket")
 }
 
 // A key expires when its bucket is full, or its hold is over, and not before.
@@ -310,10 +303,9 @@ func TestRefusals(t *testing.T) {
 	t.Run("too old", func(t *testing.T) {
 		t.Parallel()
 		s, _ := commonServer(t)
-		client, err := newRueidisClient(s.url, 10*time.Second)
-		require.NoError(t, err)
+		client := clientAt(t, s.url, 10*time.Second)
 		defer client.Close()
-		_, err = New(oldServer{client}, limits, nil)
+		_, err := New(oldServer{client}, limits, nil)
 		require.ErrorContains(t, err, "Redis 4.0.14, want 5.0 or later")
 	})
 	t.Run("shares of a total", func(t *testing.T) {

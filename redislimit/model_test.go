@@ -98,8 +98,7 @@ type crowded struct {
 func (c *modelServer) crowd(t *testing.T, limit stint.Limit, callers int, lasting time.Duration,
 	key func(call int64) stint.Key) (saw crowded) {
 	synctest.Test(t, func(t *testing.T) {
-		l, err := New(c, testLimits(t, limit), &Options{Timeout: 100 * time.Millisecond, RepeatDenials: -1})
-		require.NoError(t, err)
+		l := newOn(t, c, testLimits(t, limit), Options{Timeout: 100 * time.Millisecond, RepeatDenials: -1})
 		var mu sync.Mutex
 		var running sync.WaitGroup
 		var calls atomic.Int64
@@ -125,7 +124,6 @@ func (c *modelServer) crowd(t *testing.T, limit stint.Limit, callers int, lastin
 			})
 		}
 		running.Wait()
-		require.NoError(t, l.Close())
 	})
 	saw.leases, saw.exact = c.leases, c.exact
 	return saw

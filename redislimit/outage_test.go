@@ -164,13 +164,11 @@ func TestAwayTime(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
 	for _, by := range []time.Duration{-time.Hour, time.Hour} {
-		client, err := newRueidisClient(s.url, 20*time.Second)
-		require.NoError(t, err)
+		client := clientAt(t, s.url, 20*time.Second)
 		c := wrongLine{newLine(), wrongClock{client, by}}
 		c.rueidisClient = client
 		c.fail(errCut)
-		l, err := New(c, testLimits(t, stint.PerHour(2)), &Options{Timeout: 20 * time.Second, Prefix: prefix, Nodes: 1})
-		require.NoError(t, err)
+		l := newOn(t, c, testLimits(t, stint.PerHour(2)), Options{Prefix: prefix, Nodes: 1})
 		l.spend(t, perID.Key(by.String()), 1)
 		c.mend()
 		l.comesBack(t)

@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"math/rand/v2"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -25,19 +24,10 @@ func TestOutageHistory(t *testing.T) {
 	for name, local := range map[string]string{"memory": "", "file": filepath.Join(t.TempDir(), "local.db")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := &both{T: t, clock: newTestClock(), rnd: rand.New(rand.NewPCG(9, 20))}
-			limit := stint.PerMinute(5)
-			var cut line
-			b.remote, cut = newAway(t, limit, Options{Nodes: 1, Now: b.clock.now, RepeatDenials: -1, Local: local,
+			clock, limit := newTestClock(), stint.PerMinute(5)
+			l, cut := newAway(t, limit, Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Local: local,
 				LocalOptions: stint.Options{MaxResident: 256, CommitTimeout: time.Minute}})
-			var err error
-			b.local, err = stint.New(stint.NewMemStore(), testLimits(t, limit), &stint.Options{Now: b.clock.now})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, b.local.Close()) })
-			for _, id := range []string{"a", "b", "c"} {
-				b.keys = append(b.keys, perID.Key(id), other.Key(id))
-			}
-			b.keys = append(b.keys, everyone.Key(""), off.Key("a"), shut.Key("a"))
+			b := bothOf(t, 9, clock, l, testLimits(t, limit))
 			for range outages {
 				for range b.rnd.IntN(20) {
 					b.decide(mayGive)
@@ -187,13 +177,8 @@ func TestOutageDuringCall(t *testing.T) {
 	for _, nodes := range []int{0, 2} {
 		server, prefix := commonServer(t)
 		client := &interrupted{line: newLine()}
-		var err error
-		client.rueidisClient, err = newRueidisClient(server.url, 20*time.Second)
-		require.NoError(t, err)
-		l, err := New(client, testLimits(t, stint.PerHour(10)),
-			&Options{Timeout: 20 * time.Second, Prefix: prefix, Nodes: nodes})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, l.Close()) })
+		client.rueidisClient = clientAt(t, server.url, 20*time.Second)
+		l := newOn(t, client, testLimits(t, stint.PerHour(10)), Options{Prefix: prefix, Nodes: nodes})
 		var first time.Time
 		during := func() {
 			first = *client.deadline.Load()

@@ -61,9 +61,8 @@ func TestClientPanics(t *testing.T) {
 			limit := stint.PerHour(20)
 			limit.Durability = durability
 			c := &panicking{in: method}
-			l, err := New(c, testLimits(t, limit), &Options{Timeout: 20 * time.Second})
-			require.NoError(t, err)
-			_, err = l.Spend(perID.Key("a"), 1)
+			l := newOn(t, c, testLimits(t, limit), Options{})
+			_, err := l.Spend(perID.Key("a"), 1)
 			switch method {
 			case "EvalWait": // Open has not called it
 				require.ErrorIs(t, err, ErrNoAnswer)
@@ -73,7 +72,6 @@ func TestClientPanics(t *testing.T) {
 			default:
 				require.ErrorIs(t, err, ErrAway)
 			}
-			require.NoError(t, l.Close())
 		})
 	}
 }

@@ -34,19 +34,13 @@ func (h *hooked) Eval(ctx context.Context, command, text string, keys, args []st
 	return reply, err
 }
 
-// hookedLimiter returns a Limiter with limits of 20 tokens and a clock that stands
-// still, so that a denial is repeated until it is forgotten. Its client may be
-// changed.
-func hookedLimiter(t *testing.T) (*Limiter, *hooked) {
+// hookedLimiter returns a Limiter with a clock that stands still, so that a denial is
+// repeated until it is forgotten. Its client may be changed.
+func hookedLimiter(t *testing.T, limit stint.Limit) (*Limiter, *hooked, *testClock) {
 	s, prefix := commonServer(t)
-	client, err := newRueidisClient(s.url, 20*time.Second)
-	require.NoError(t, err)
-	nothing := func(script.Op) {}
-	h := &hooked{client, nothing, nothing}
-	l, err := New(h, testLimits(t, stint.PerHour(20)), &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: newTestClock().now})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	return l, h
+	nothing, clock := func(script.Op) {}, newTestClock()
+	h := &hooked{clientAt(t, s.url, 20*time.Second), nothing, nothing}
+	return newOn(t, h, testLimits(t, limit), Options{Prefix: prefix, Now: clock.now}), h, clock
 }
 
 // A denial that was under way when tokens came back is not repeated after that.
@@ -65,7 +59,7 @@ func TestDenialDuringRefund(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, h := hookedLimiter(t)
+			l, h, _ := hookedLimiter(t, stint.PerHour(20))
 			l.spend(t, key, 19)
 			decided, refunded, done := make(chan bool), make(chan bool), make(chan bool)
 			h.after = func(op script.Op) {
@@ -94,7 +88,7 @@ func TestDenialDuringRefund(t *testing.T) {
 // A denial from before a spend was undone is not repeated after that.
 func TestDenialBeforeUndo(t *testing.T) {
 	t.Parallel()
-	l, h := hookedLimiter(t)
+	l, h, _ := hookedLimiter(t, stint.PerHour(20))
 	key := perID.Key("a")
 	l.spend(t, key, 19)
 	denied := make(chan bool)
@@ -124,14 +118,7 @@ func TestDenialDuringSetLimits(t *testing.T) {
 	for name, limit := range map[string]stint.Limit{"flushed": stint.PerDay(20), "leased": leasedLimit(stint.PerDay(20))} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, prefix := commonServer(t)
-			client, err := newRueidisClient(s.url, 20*time.Second)
-			require.NoError(t, err)
-			nothing, clock := func(script.Op) {}, newTestClock()
-			h := &hooked{client, nothing, nothing}
-			l, err := New(h, testLimits(t, limit), &Options{Timeout: 20 * time.Second, Prefix: prefix, Now: clock.now})
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, l.Close()) })
+			l, h, clock := hookedLimiter(t, limit)
 			for _, cost := range []int64{10, 5, 5} { // the third one is by a lease
 				require.True(t, l.spend(t, key, cost).Allowed)
 			}
@@ -147,7 +134,7 @@ func TestDenialDuringSetLimits(t *testing.T) {
 				}
 			}
 			require.False(t, l.spend(t, key, 1).Allowed)
-			h.after = nothing
+			h.after = h.before
 			require.LessOrEqual(t, l.spend(t, key, 1).RetryAfter, time.Second, "that of the limits in force")
 		})
 	}

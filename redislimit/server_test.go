@@ -150,6 +150,13 @@ func commonServer(tb testing.TB) (s *server, prefix string) {
 	return commons.s, fmt.Sprintf("t%d", commons.n.Add(1))
 }
 
+// newPrefix returns a prefix for this test only.
+func newPrefix(tb testing.TB) string {
+	tb.Helper()
+	_, prefix := commonServer(tb)
+	return prefix
+}
+
 // lasting is a test whose cleanups wait for the end of all tests.
 type lasting struct{ testing.TB }
 
@@ -173,8 +180,22 @@ func TestMain(m *testing.M) {
 // rueidisClient is the Client of Open.
 type rueidisClient = script.Rueidis
 
-func newRueidisClient(url string, timeout time.Duration) (*rueidisClient, error) {
-	return script.NewRueidis(url, timeout, nil)
+// clientAt returns the Client of Open for a server.
+func clientAt(tb testing.TB, url string, timeout time.Duration) *rueidisClient {
+	tb.Helper()
+	c, err := script.NewRueidis(url, timeout, nil)
+	require.NoError(tb, err)
+	return c
+}
+
+// newOn returns a Limiter on a Client. Its Timeout is long unless opts has one.
+func newOn(tb testing.TB, c Client, limits *stint.Limits, opts Options) *Limiter {
+	tb.Helper()
+	opts.Timeout = cmp.Or(opts.Timeout, 20*time.Second)
+	l, err := New(c, limits, &opts)
+	require.NoError(tb, err)
+	tb.Cleanup(func() { require.NoError(tb, l.Close()) })
+	return l
 }
 
 // isAway reports whether the server is away.

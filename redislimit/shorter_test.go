@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,15 +30,13 @@ func TestShorterLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock, key := newTestClock(), perID.Key("a")
-			opts := Options{Nodes: c.nodes, Now: clock.now, RepeatDenials: -1}
-			_, opts.Prefix = commonServer(t)
+			opts := Options{Nodes: c.nodes, Now: clock.now, RepeatDenials: -1, Prefix: newPrefix(t)}
 			if c.plain {
 				opts.Prefix, opts.PlainKeys = "", true
 				key = perID.Key(t.Name())
 			}
 			line := newLine()
 			l := line.node(t, testLimits(t, stint.PerDay(10)), opts)
-			t.Cleanup(func() { require.NoError(t, l.Close()) })
 			if c.while {
 				line.fail(errCut)
 			}
@@ -70,9 +67,7 @@ func TestShorterLimits(t *testing.T) {
 func TestShorterLimitsAfterRestart(t *testing.T) {
 	t.Parallel()
 	for _, back := range []bool{true, false} {
-		clock := newTestClock()
-		opts := Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Local: filepath.Join(t.TempDir(), "local.db")}
-		_, opts.Prefix = commonServer(t)
+		opts, clock := filed(t, 1)
 		line := newLine()
 		l := line.node(t, testLimits(t, stint.PerDay(10)), opts)
 		line.fail(errCut)
@@ -114,13 +109,8 @@ func (c *timeClient) Do(ctx context.Context, args ...string) (any, error) {
 func TestShorterLimitsMeanwhile(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
-	client, err := newRueidisClient(s.url, 20*time.Second)
-	require.NoError(t, err)
-	c := &timeClient{rueidisClient: client}
-	l, err := New(c, testLimits(t, stint.PerDay(10)),
-		&Options{Timeout: 20 * time.Second, RepeatDenials: -1, Prefix: prefix})
-	require.NoError(t, err)
-	defer l.Close()
+	c := &timeClient{rueidisClient: clientAt(t, s.url, 20*time.Second)}
+	l := newOn(t, c, testLimits(t, stint.PerDay(10)), Options{RepeatDenials: -1, Prefix: prefix})
 	key, shorter := perID.Key("a"), stint.PerMinute(10)
 	c.told = func() {
 		require.True(t, l.spend(t, key, 10).Allowed)

@@ -26,12 +26,8 @@ func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	s := startServer(t, "--port", port, "--bind", "127.0.0.1")
-	client, err := newRueidisClient("redis://127.0.0.1:"+port, 200*time.Millisecond)
-	require.NoError(t, err)
-	c := &counter{rueidisClient: client}
-	l, err := New(c, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: 200 * time.Millisecond})
-	require.NoError(t, err)
-	defer l.Close()
+	c := &counter{rueidisClient: clientAt(t, "redis://127.0.0.1:"+port, 200*time.Millisecond)}
+	l := newOn(t, c, testLimits(t, stint.PerHour(1_000_000)), Options{Timeout: 200 * time.Millisecond})
 	require.Eventually(t, func() bool { return l.Allow(perID.Key("a")) }, 10*time.Second, time.Millisecond)
 	require.NoError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	var callers sync.WaitGroup
@@ -73,17 +69,12 @@ func TestKilledServer(t *testing.T) {
 	kills := testlength.Of(40, 2)
 	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: time.Second})
 	require.NoError(t, err)
-	done := make(chan struct{})
+	var done atomic.Bool
 	var callers sync.WaitGroup
 	var longest, decided, failed atomic.Int64
 	for range 64 {
 		callers.Go(func() {
-			for {
-				select {
-				case <-done:
-					return
-				default:
-				}
+			for !done.Load() {
 				begin := time.Now()
 				_, err := l.Spend(perID.Key("a"), 1)
 				took := int64(time.Since(begin))
@@ -110,7 +101,7 @@ func TestKilledServer(t *testing.T) {
 		was := decided.Load()
 		require.Eventually(t, func() bool { return decided.Load() > was+100 }, 20*time.Second, time.Millisecond)
 	}
-	close(done)
+	done.Store(true)
 	callers.Wait()
 	require.NoError(t, l.Close())
 	t.Logf("%d decided, %d failed, the longest call took %v", decided.Load(), failed.Load(), time.Duration(longest.Load()))
@@ -125,8 +116,7 @@ func TestClosedWhileConnecting(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
-	client, err := newRueidisClient("redis://"+ln.Addr().String(), 20*time.Second)
-	require.NoError(t, err)
+	client := clientAt(t, "redis://"+ln.Addr().String(), 20*time.Second)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := client.Do(t.Context(), "PING")

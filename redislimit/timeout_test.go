@@ -52,14 +52,14 @@ func allows(n int) string {
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = 100 * time.Millisecond
-	run := func(name string, limit stint.Limit, o Options, f func(t *testing.T, l *Limiter, c *staged, timed func(func() error) error)) {
+	type timer func(func() error) error
+	run := func(name string, limit stint.Limit, o Options, f func(*testing.T, *Limiter, *staged, timer)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := new(staged)
 				c.does(func(_ context.Context, _ string, keys, _ []string) (any, error) { return allows(len(keys)), nil })
 				o.Timeout, o.RepeatDenials = timeout, -1
-				l, err := New(c, testLimits(t, limit), &o)
-				require.NoError(t, err)
+				l := newOn(t, c, testLimits(t, limit), o)
 				t.Cleanup(func() {
 					c.does(func(context.Context, string, []string, []string) (any, error) { return nil, errCut })
 					require.NoError(t, l.Close())
@@ -82,8 +82,7 @@ func TestTimeout(t *testing.T) {
 		}
 	}
 
-	run("keys of several slots", stint.PerHour(20), Options{}, func(t *testing.T, l *Limiter, c *staged,
-		timed func(func() error) error) {
+	run("keys of several slots", stint.PerHour(20), Options{}, func(t *testing.T, l *Limiter, c *staged, timed timer) {
 		c.does(func(ctx context.Context, _ string, keys, _ []string) (any, error) {
 			if len(keys) > 1 {
 				return after(ctx, 40*time.Millisecond, nil, ServerError("CROSSSLOT Keys in request don't hash to the same slot"))
@@ -97,8 +96,8 @@ func TestTimeout(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoAnswer)
 	})
 
-	run("a lease, and then a trip", leasedLimit(stint.PerMinute(10_000)), Options{Nodes: 2}, func(t *testing.T, l *Limiter,
-		c *staged, timed func(func() error) error) {
+	leased := leasedLimit(stint.PerMinute(10_000))
+	run("a lease, and then a trip", leased, Options{Nodes: 2}, func(t *testing.T, l *Limiter, c *staged, timed timer) {
 		for range 2 { // then it is in demand
 			require.NoError(t, timed(spend(l)))
 		}
@@ -111,8 +110,7 @@ func TestTimeout(t *testing.T) {
 		require.ErrorIs(t, timed(spend(l)), ErrNoAnswer)
 	})
 
-	run("a hold, and the lease that goes back", leasedLimit(stint.PerMinute(10_000)), Options{}, func(t *testing.T, l *Limiter,
-		c *staged, timed func(func() error) error) {
+	run("a hold, and the lease that goes back", leased, Options{}, func(t *testing.T, l *Limiter, c *staged, timed timer) {
 		lease := []any{"1700000000000000000", "6000000000", "1700000006000000000", "0", ""} // 1,000 tokens
 		for range 4 {
 			c.does(func(_ context.Context, text string, keys, _ []string) (any, error) {
@@ -135,7 +133,7 @@ func TestTimeout(t *testing.T) {
 	})
 
 	run("debts that are charged", stint.PerHour(100_000), Options{Nodes: 2}, func(t *testing.T, l *Limiter, c *staged,
-		timed func(func() error) error) {
+		timed timer) {
 		c.does(func(context.Context, string, []string, []string) (any, error) { return nil, errCut })
 		require.NoError(t, timed(spend(l)))
 		require.True(t, l.isAway())

@@ -2,16 +2,11 @@ package redislimit
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"math/big"
-	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,19 +45,15 @@ func TestACL(t *testing.T) {
 	s.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
 	c := newLine()
 	port := s.args[len(s.args)-3]
-	var err error
-	c.rueidisClient, err = newRueidisClient("redis://limiter:SECRET@127.0.0.1:"+port, 20*time.Second)
-	require.NoError(t, err)
+	c.rueidisClient = clientAt(t, "redis://limiter:SECRET@127.0.0.1:"+port, 20*time.Second)
 	limits := testLimits(t, leasedLimit(stint.PerHour(100)))
-	l, err := New(c, limits, &Options{Timeout: 20 * time.Second, Nodes: 1, RepeatDenials: -1})
-	require.NoError(t, err)
+	l := newOn(t, c, limits, Options{Nodes: 1, RepeatDenials: -1})
 	key := perID.Key("a")
 	for range 20 {
 		l.spend(t, key, 1)
 	}
 	l.refund(t, key.Cost(1).SpentAt(stint.JustSpent))
-	_, err = l.Hold(key, l.Now().Add(time.Hour))
-	require.NoError(t, err)
+	require.NoError(t, errorOf(l.Hold(key, l.Now().Add(time.Hour))))
 	require.NoError(t, l.Reset(key))
 	c.fail(errCut)
 	l.spend(t, other.Key("a"), 1)
@@ -70,7 +61,6 @@ func TestACL(t *testing.T) {
 	l.comesBack(t)
 	require.EqualValues(t, 6, l.left(t, other.Key("a")))
 	require.NoError(t, l.Health())
-	require.NoError(t, l.Close())
 }
 
 // In a cluster, the user needs what docs/redis.md says for it. Then the Limiter
@@ -105,28 +95,22 @@ func TestACLCluster(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	web := httptest.NewTLSServer(nil)
+	defer web.Close()
+	authority := web.Certificate()
+	private, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
 	require.NoError(t, err)
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
-	cert, secret := write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private)
+	cert, secret := write("cert.pem", "CERTIFICATE", authority.Raw), write("key.pem", "PRIVATE KEY", private)
 	port := freePort(t)
 	startServer(t, "--tls-port", port, "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", secret,
 		"--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	limits := testLimits(t, stint.PerHour(2))
 	pool := x509.NewCertPool()
-	authority, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
 	pool.AddCert(authority)
 	l, err := Open("rediss://127.0.0.1:"+port, limits, &Options{Timeout: 10 * time.Second,
 		TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}})
@@ -194,9 +178,7 @@ func TestCalendarsRefused(t *testing.T) {
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1}, stint.Request{Key: other.Key("a"), Cost: 1, Limit: day})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "other:a")
-	b, err := l.Bucket(key)
-	require.NoError(t, err)
-	require.EqualValues(t, 2, b.Remaining, "nothing was spent")
+	require.EqualValues(t, 2, l.left(t, key), "nothing was spent")
 }
 
 // wrongClock is a Client of a server whose clock is wrong.
@@ -229,11 +211,8 @@ func TestWrongClock(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
 	for by, want := range map[time.Duration]string{-time.Hour: "behind this", time.Hour: "ahead of this", 0: ""} {
-		client, err := newRueidisClient(s.url, 20*time.Second)
-		require.NoError(t, err)
-		l, err := New(wrongClock{client, by}, testLimits(t, stint.PerHour(2)),
-			&Options{Timeout: 20 * time.Second, Prefix: prefix})
-		require.NoError(t, err)
+		l := newOn(t, wrongClock{clientAt(t, s.url, 20*time.Second), by}, testLimits(t, stint.PerHour(2)),
+			Options{Prefix: prefix})
 		if by == 0 {
 			require.NoError(t, l.Health())
 		} else {
@@ -252,8 +231,7 @@ func TestWrongClock(t *testing.T) {
 func TestLeasedCheckOnly(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	_, prefix := commonServer(t)
-	l, _ := leaseNode(t, clock, prefix, stint.PerHour(1000))
+	l, _ := leaseNode(t, clock, newPrefix(t), stint.PerHour(1000))
 	a, b := perID.Key("a"), perID.Key("b")
 	l.fill(t, a, 50)
 	l.fill(t, b, 50)
@@ -269,9 +247,7 @@ func TestSpendDuringClose(t *testing.T) {
 	t.Parallel()
 	s, _ := commonServer(t)
 	for range 20 {
-		_, prefix := commonServer(t)
-		l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: 20 * time.Second, Prefix: prefix})
-		require.NoError(t, err)
+		l := s.limiter(t, testLimits(t, stint.PerHour(1_000_000)), func(o *Options) { o.Prefix = newPrefix(t) })
 		ended := make(chan error, 8)
 		for range cap(ended) {
 			go func() {
