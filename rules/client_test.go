@@ -84,9 +84,7 @@ func TestTurnRefund(t *testing.T) {
 					require.NoError(t, err)
 					require.NoError(t, turn.Refund())
 				}
-				b, err := lim.Bucket(ofA.Key("x"))
-				require.NoError(t, err)
-				require.EqualValues(t, 1, b.Remaining, "%v: %s", limit, name)
+				require.EqualValues(t, 1, left(t, lim, ofA.Key("x")), "%v: %s", limit, name)
 			})
 		}
 	}

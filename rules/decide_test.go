@@ -21,8 +21,7 @@ func TestDecisionsOfADenial(t *testing.T) {
 		lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: limits[0]}, ofB: {Label: "b", Limit: limits[1]}})
 		d := New(lim, nil, rule(ofA, ruleOf{Cost: 1}), rule(ofB, ruleOf{Cost: 1}))
 		for n := range 3 {
-			p, decision, err := d.Begin(req{ctx: t.Context()})
-			require.NoError(t, err)
+			p, decision := pass(t, d, req{ctx: t.Context()})
 			require.Equal(t, n < 2 && !limits[0].IsBlocked(), decision.Allowed)
 			for shown := range p.Each {
 				want, err := lim.Check(shown.RuleKey, 0)
@@ -62,8 +61,7 @@ func TestOneCall(t *testing.T) {
 		d := New(lim, nil, all[:n]...)
 		for _, allowed := range []bool{true, true, false} {
 			lim.calls, lim.ctx = 0, nil
-			p, decision, err := d.Begin(req{ctx: ctx})
-			require.NoError(t, err)
+			p, decision := pass(t, d, req{ctx: ctx})
 			require.Equal(t, 1, lim.calls, "%d rules", n)
 			require.Equal(t, ctx, lim.ctx)
 			require.Equal(t, allowed, decision.Allowed)
@@ -74,7 +72,6 @@ func TestOneCall(t *testing.T) {
 		}
 	}
 	lim := &watched{Decider: newLimiter(t)}
-	_, _, err := New(lim, nil, rule(ofA, ruleOf{Shadow: true})).Begin(req{ctx: ctx, cost: 1})
-	require.NoError(t, err)
+	pass(t, New(lim, nil, rule(ofA, ruleOf{Shadow: true})), req{ctx: ctx, cost: 1})
 	require.Equal(t, ctx, lim.ctx)
 }

@@ -71,8 +71,7 @@ func settleHistories(t *testing.T, l stint.Limit, histories int) {
 				running = slices.Delete(running, i, i+1)
 				continue
 			}
-			p, decision, err := d.Begin(req{ctx: t.Context()})
-			require.NoError(t, err)
+			p, decision := pass(t, d, req{ctx: t.Context()})
 			if !decision.Allowed {
 				continue
 			}

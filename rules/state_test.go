@@ -58,9 +58,15 @@ func seen(t testing.TB, lim *stint.Limiter, ctx context.Context) string {
 	for _, d := range Decisions(ctx) {
 		text += fmt.Sprintf("%s allowed:%t after:%t cost:%d, ", d.Label, d.Allowed, d.After, d.Cost)
 	}
-	b, err := lim.Bucket(ofA.Key("x"))
+	return fmt.Sprintf("%s%d left", text, left(t, lim, ofA.Key("x")))
+}
+
+// left returns the tokens of a bucket.
+func left(t testing.TB, lim *stint.Limiter, key stint.Key) int64 {
+	t.Helper()
+	b, err := lim.Bucket(key)
 	require.NoError(t, err)
-	return fmt.Sprintf("%s%d left", text, b.Remaining)
+	return b.Remaining
 }
 
 // req is a request for the bucket x of a limit.
@@ -88,9 +94,17 @@ func errorsOf(errs *[]error) *Options[req] {
 
 // begin begins a request of a cost at a door with a rule for ofA.
 func begin(t testing.TB, lim stint.Decider, cost int64, as Rule[req, int]) *Pass[req, int] {
-	p, _, err := New(lim, nil, rule(ofA, as)).Begin(req{ctx: t.Context(), cost: cost})
-	require.NoError(t, err)
+	t.Helper()
+	p, _ := pass(t, New(lim, nil, rule(ofA, as)), req{ctx: t.Context(), cost: cost})
 	return p
+}
+
+// pass begins a request at a door, without an error.
+func pass(t testing.TB, d *Door[req, int], r req) (*Pass[req, int], stint.Decision) {
+	t.Helper()
+	p, decision, err := d.Begin(r)
+	require.NoError(t, err)
+	return p, decision
 }
 
 func end(p *Pass[req, int], outcome int) {
@@ -210,15 +224,13 @@ func TestOneBucket(t *testing.T) {
 	var errs []error
 	d := New(lim, nil, rule(ofA, ruleOf{Shadow: true, Cost: 3}), rule(ofA, ruleOf{Cost: 1}),
 		rule(ofA, ruleOf{InFlight: 1, Cost: 2}))
-	p, _, err := d.Begin(req{ctx: t.Context()})
-	require.NoError(t, err)
+	p, _ := pass(t, d, req{ctx: t.Context()})
 	require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, p), "the first that can deny spends")
 	for r := range InFlightOf(lim) {
 		require.Equal(t, Running{Key: ofA.Key("x"), Running: 1}, r, "and the bound of another one counts")
 	}
 	d = New(lim, errorsOf(&errs), rule(ofA, ruleOf{Cost: 1}), rule(ofB, ruleOf{Shadow: true, Cost: 9}))
-	inner, decision, err := d.Begin(req{ctx: p})
-	require.NoError(t, err)
+	inner, decision := pass(t, d, req{ctx: p})
 	require.True(t, decision.Allowed)
 	require.Equal(t, "a allowed:true after:false cost:1, a allowed:true after:false cost:1, 3 left", seen(t, lim, inner),
 		"the cost of the Shadow rule is over the burst, so that there is no decision")
@@ -240,14 +252,11 @@ func TestOneBound(t *testing.T) {
 	lim := newLimiter(t)
 	d := New(lim, nil, rule(free, ruleOf{InFlight: 9, Shadow: true}), rule(free, ruleOf{InFlight: 1}),
 		rule(free, ruleOf{InFlight: 9}))
-	p, _, err := d.Begin(req{ctx: t.Context()})
-	require.NoError(t, err)
-	_, second, err := d.Begin(req{ctx: t.Context()})
-	require.NoError(t, err)
+	p, _ := pass(t, d, req{ctx: t.Context()})
+	_, second := pass(t, d, req{ctx: t.Context()})
 	require.False(t, second.Allowed)
 	d = New(lim, nil, rule(ofA, ruleOf{InFlight: 1}), rule(free, ruleOf{InFlight: 1}))
-	_, second, err = d.Begin(req{ctx: t.Context()})
-	require.NoError(t, err)
+	_, second = pass(t, d, req{ctx: t.Context()})
 	require.False(t, second.Allowed)
 	require.Equal(t, []Running{{Key: free.Key("x"), Running: 1}}, slices.Collect(InFlightOf(lim)))
 	p.Leave()
@@ -255,8 +264,7 @@ func TestOneBound(t *testing.T) {
 
 	shadow := New(lim, nil, rule(free, ruleOf{InFlight: 1, Shadow: true}))
 	for running := range int64(2) {
-		p, _, err := shadow.Begin(req{ctx: t.Context()})
-		require.NoError(t, err)
+		p, _ := pass(t, shadow, req{ctx: t.Context()})
 		defer p.Leave()
 		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1, Shadow: true}, Decisions(p)[0].InFlight)
 	}
@@ -269,8 +277,7 @@ func TestInFlightFunc(t *testing.T) {
 	d := New(lim, nil, rule(free, ruleOf{InFlightFunc: func(req) int64 { return most }}))
 	ask := func(allowed bool) {
 		t.Helper()
-		p, decision, err := d.Begin(req{ctx: t.Context()})
-		require.NoError(t, err)
+		p, decision := pass(t, d, req{ctx: t.Context()})
 		require.Equal(t, allowed, decision.Allowed, "with the bound %d", most)
 		t.Cleanup(p.Leave)
 	}
@@ -298,12 +305,10 @@ func TestInFlightWait(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		first, _, err := d.Begin(req{ctx: t.Context()})
-		require.NoError(t, err)
+		first, _ := pass(t, d, req{ctx: t.Context()})
 		gone, cancel := context.WithCancel(t.Context())
 		wait(gone)
-		_, full, err := d.Begin(req{ctx: t.Context()})
-		require.NoError(t, err)
+		_, full := pass(t, d, req{ctx: t.Context()})
 		require.False(t, full.Allowed, "one waits already")
 		cancel()
 		require.False(t, <-passed)
@@ -337,15 +342,12 @@ func TestPanicOfRefund(t *testing.T) {
 			}
 			return true
 		}}))
-	p, _, err := d.Begin(req{ctx: t.Context()})
-	require.NoError(t, err)
+	p, _ := pass(t, d, req{ctx: t.Context()})
 	require.PanicsWithValue(t, "oops", func() { p.End(failed) })
 	panics = false
 	p.End(failed)
 	for _, name := range []stint.Name{ofA, ofB} {
-		b, err := lim.Bucket(name.Key("x"))
-		require.NoError(t, err)
-		require.EqualValues(t, 5, b.Remaining)
+		require.EqualValues(t, 5, left(t, lim, name.Key("x")))
 	}
 }
 
@@ -361,8 +363,7 @@ func TestFailed(t *testing.T) {
 	require.ErrorIs(t, err, stint.ErrClosed)
 	require.Len(t, errs, 1)
 	opts.FailOpen = true
-	p, d, err := New(lim, opts, rs...).Begin(req{ctx: t.Context(), cost: 1})
-	require.NoError(t, err)
+	p, d := pass(t, New(lim, opts, rs...), req{ctx: t.Context(), cost: 1})
 	require.True(t, d.Allowed)
 	require.ErrorIs(t, errs[1], stint.ErrClosed)
 	require.Empty(t, Decisions(p))
