@@ -55,8 +55,9 @@ func failOnSDKErrors(t testing.TB) {
 	t.Cleanup(func() { otel.SetErrorHandler(before) })
 }
 
-// newMeter returns a provider and its reader.
+// newMeter returns a provider and its reader. Errors of the SDK fail the test.
 func newMeter(t testing.TB, opts ...sdk.Option) (*sdk.MeterProvider, *sdk.ManualReader) {
+	failOnSDKErrors(t)
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(append(opts, sdk.WithReader(reader))...)
 	t.Cleanup(func() { require.NoError(t, provider.Shutdown(context.Background())) })
