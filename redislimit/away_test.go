@@ -273,8 +273,7 @@ func TestAwayOptions(t *testing.T) {
 		_, err := Open("redis://127.0.0.1:1", c.limits, &c.opts)
 		require.ErrorContains(t, err, want)
 	}
-	l, err := Open("redis://127.0.0.1:1", large, nil)
-	require.NoError(t, err)
+	l := openAt(t, "redis://127.0.0.1:1", large, Options{})
 	require.NoError(t, l.Close())
 }
 

@@ -3,7 +3,6 @@ package redislimit
 import (
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,12 +47,21 @@ func startCluster(t *testing.T) (nodes []node) {
 	return nodes
 }
 
-// startNode starts a server that can join a cluster.
-func startNode(t *testing.T) node {
+// urlOf returns the URL of a cluster.
+func urlOf(nodes []node) string {
+	url := "redis://127.0.0.1:" + nodes[0].port + "?"
+	for _, n := range nodes[1:] {
+		url += "&addr=127.0.0.1:" + n.port
+	}
+	return url
+}
+
+// startNode starts a server that can join a cluster, with settings.
+func startNode(t *testing.T, args ...string) node {
 	t.Helper()
 	n := node{port: freePort(t), bus: freePort(t)}
-	n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
-		"yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
+	n.server = startServer(t, append([]string{"--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1",
+		"--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0"}, args...)...)
 	n.id = n.cli("CLUSTER", "MYID").(string)
 	return n
 }
@@ -88,14 +96,7 @@ func TestCluster(t *testing.T) {
 	calls := testlength.Of[int64](100_000, 3_000)
 	nodes := startCluster(t)
 	limits := testLimits(t, stint.Limit{Burst: 10 * calls, Count: 2, Period: time.Hour})
-	var addrs []string
-	for _, n := range nodes {
-		addrs = append(addrs, "addr="+net.JoinHostPort("127.0.0.1", n.port))
-	}
-	l, err := Open("redis://127.0.0.1:"+nodes[0].port+"?"+strings.Join(addrs[1:], "&"), limits,
-		&Options{Timeout: 5 * time.Second})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, urlOf(nodes), limits, Options{Timeout: 5 * time.Second})
 	require.True(t, l.server.IsCluster())
 
 	a, b := perID.Key("a"), perID.Key("b")
@@ -157,10 +158,8 @@ func TestCluster(t *testing.T) {
 func TestClusterSyncedMoves(t *testing.T) {
 	t.Parallel()
 	nodes := startCluster(t)
-	l, err := Open("redis://127.0.0.1:"+nodes[0].port, testLimits(t, stint.PerHour(20)),
-		&Options{Timeout: 20 * time.Second, Durability: stint.Synced, RepeatDenials: -1})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, "redis://127.0.0.1:"+nodes[0].port, testLimits(t, stint.PerHour(20)),
+		Options{Durability: stint.Synced, RepeatDenials: -1})
 	key := perID.Key("a")
 	spend := func(remaining int64) {
 		t.Helper()

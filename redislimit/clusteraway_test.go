@@ -3,7 +3,6 @@ package redislimit
 import (
 	"context"
 	"errors"
-	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,21 +20,17 @@ import (
 // on if one is away, and returns its URL.
 func startPrimaries(t *testing.T) (nodes []node, url string) {
 	t.Helper()
-	var addrs []string
 	for i := range 3 {
-		n := node{port: freePort(t), bus: freePort(t)}
-		n.server = startServer(t, "--port", n.port, "--cluster-port", n.bus, "--bind", "127.0.0.1", "--cluster-enabled",
-			"yes", "--cluster-require-full-coverage", "no")
+		n := startNode(t, "--cluster-node-timeout", "15000", "--cluster-require-full-coverage", "no")
 		n.cli("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		n.cli("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*5461), strconv.Itoa([]int{5460, 10921, 16383}[i]))
 		nodes = append(nodes, n)
-		addrs = append(addrs, net.JoinHostPort("127.0.0.1", n.port))
 	}
 	for _, n := range nodes[1:] {
 		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
 	}
 	acquainted(t, nodes)
-	return nodes, "redis://" + addrs[0] + "?addr=" + addrs[1] + "&addr=" + addrs[2]
+	return nodes, urlOf(nodes)
 }
 
 func (n node) signal(t *testing.T, s syscall.Signal) {

@@ -28,9 +28,7 @@ func TestLostReplies(t *testing.T) {
 	s := startServer(t)
 	p := newProxy(t, s)
 	limits := testLimits(t, stint.Limit{Burst: n, Count: 1, Period: time.Hour})
-	l, err := Open(p.url, limits, &Options{Timeout: 20 * time.Second})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, p.url, limits, Options{})
 	l.check(t, perID.Key("a"), 1)
 	for range n {
 		p.cut.Store(true)
@@ -294,9 +292,7 @@ func TestProcesses(t *testing.T) {
 func processOf(t *testing.T, url string, limit stint.Limit) {
 	run, err := time.ParseDuration(os.Getenv("REDISLIMIT_TEST_RUN"))
 	require.NoError(t, err)
-	l, err := Open(url, testLimits(t, limit), &Options{Timeout: 20 * time.Second, RepeatDenials: -1})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, url, testLimits(t, limit), Options{RepeatDenials: -1})
 	ctx, cancel := context.WithTimeout(t.Context(), run)
 	defer cancel()
 	var callers sync.WaitGroup

@@ -163,8 +163,7 @@ func killedProcess(t *testing.T, url string, limit stint.Limit) {
 	if n, err := strconv.ParseInt(os.Getenv("REDISLIMIT_TEST_CLOSE"), 10, 64); err == nil {
 		most, closes = n, true
 	}
-	l, err := Open(url, testLimits(t, limit), &Options{Timeout: 20 * time.Second})
-	require.NoError(t, err)
+	l := openAt(t, url, testLimits(t, limit), Options{})
 	for used := int64(0); used < most; used++ {
 		require.True(t, l.spend(t, perID.Key(os.Getenv("REDISLIMIT_TEST_ID")), 1).Allowed)
 		os.Stdout.WriteString(".")

@@ -135,11 +135,8 @@ func TestOneTrip(t *testing.T) {
 	t.Parallel()
 	s, prefix := commonServer(t)
 	p := newProxy(t, s)
-	l, err := Open(p.url, testLimits(t, stint.PerHour(2)), &Options{Timeout: 20 * time.Second, Prefix: prefix})
-	require.NoError(t, err)
-	defer l.Close()
-	_, err = l.Check(perID.Key("a"), 1) // from now on the server knows the script
-	require.NoError(t, err)
+	l := openAt(t, p.url, testLimits(t, stint.PerHour(2)), Options{Prefix: prefix})
+	l.check(t, perID.Key("a"), 1) // from now on the server knows the script
 	rules := []httplimit.Rule{
 		{Key: httplimit.ByIP(perID)}, {Key: httplimit.ByIP(other)}, {Key: httplimit.Shared(everyone)},
 	}

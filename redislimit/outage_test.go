@@ -58,9 +58,8 @@ func TestOutages(t *testing.T) {
 	s := startServer(t)
 	before := runtime.NumGoroutine()
 	const timeout = 100 * time.Millisecond
-	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000_000)), &Options{Timeout: timeout, Nodes: 3,
+	l := openAt(t, s.url, testLimits(t, stint.PerHour(1_000_000_000)), Options{Timeout: timeout, Nodes: 3,
 		Local: filepath.Join(t.TempDir(), "local.db"), LocalOptions: stint.Options{CommitTimeout: time.Minute}})
-	require.NoError(t, err)
 	done := make(chan struct{})
 	var callers sync.WaitGroup
 	var decided, noAnswer atomic.Int64

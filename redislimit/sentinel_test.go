@@ -88,10 +88,8 @@ func TestSentinel(t *testing.T) {
 		perID: synced, other: limit, everyone: limit, off: stint.Unlimited, shut: stint.Blocked,
 	}))
 	require.NoError(t, err)
-	l, err := Open("redis://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2]+"&master_set=primary", limits,
-		&Options{Timeout: 200 * time.Millisecond})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, "redis://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2]+"&master_set=primary", limits,
+		Options{Timeout: 200 * time.Millisecond})
 	require.NoError(t, l.Health())
 
 	var acknowledged, unsure, flushed, unknown atomic.Int64

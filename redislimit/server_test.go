@@ -228,11 +228,18 @@ func newLimiter(tb testing.TB, l stint.Limit, change func(*Options)) *Limiter {
 
 func (s *server) limiter(tb testing.TB, limits *stint.Limits, change func(*Options)) *Limiter {
 	tb.Helper()
-	opts := &Options{Timeout: 20 * time.Second}
+	opts := new(Options)
 	if change != nil {
 		change(opts)
 	}
-	lim, err := Open(s.url, limits, opts)
+	return openAt(tb, s.url, limits, *opts)
+}
+
+// openAt returns the Limiter of Open. Its Timeout is long unless opts has one.
+func openAt(tb testing.TB, url string, limits *stint.Limits, opts Options) *Limiter {
+	tb.Helper()
+	opts.Timeout = cmp.Or(opts.Timeout, 20*time.Second)
+	lim, err := Open(url, limits, &opts)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, lim.Close()) })
 	return lim

@@ -1,8 +1,6 @@
 package redislimit
 
 import (
-	"net"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,16 +22,11 @@ func TestShardAway(t *testing.T) {
 	}
 	t.Parallel()
 	nodes := startCluster(t)
-	var addrs []string
 	for _, n := range nodes {
 		n.cli("CONFIG", "SET", "cluster-require-full-coverage", "no")
-		addrs = append(addrs, "addr="+net.JoinHostPort("127.0.0.1", n.port))
 	}
 	limit := stint.Limit{Burst: 100, Count: 1, Period: time.Hour}
-	l, err := Open("redis://127.0.0.1:"+nodes[0].port+"?"+strings.Join(addrs[1:], "&"), testLimits(t, limit),
-		&Options{Timeout: 3 * time.Second, Nodes: 2, RepeatDenials: -1})
-	require.NoError(t, err)
-	defer l.Close()
+	l := openAt(t, urlOf(nodes), testLimits(t, limit), Options{Timeout: 3 * time.Second, Nodes: 2, RepeatDenials: -1})
 	a, b := perID.Key("a"), perID.Key("b")
 	of := func(key stint.Key) *away.Outage { return l.node.Of(key) }
 	require.NotSame(t, of(a), of(b))

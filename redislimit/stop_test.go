@@ -67,8 +67,7 @@ func TestKilledServer(t *testing.T) {
 	s := startServer(t)
 	before := runtime.NumGoroutine()
 	kills := testlength.Of(40, 2)
-	l, err := Open(s.url, testLimits(t, stint.PerHour(1_000_000)), &Options{Timeout: time.Second})
-	require.NoError(t, err)
+	l := openAt(t, s.url, testLimits(t, stint.PerHour(1_000_000)), Options{Timeout: time.Second})
 	var done atomic.Bool
 	var callers sync.WaitGroup
 	var longest, decided, failed atomic.Int64

@@ -77,9 +77,8 @@ func TestACLCluster(t *testing.T) {
 		n.cli(append([]string{"ACL", "SETUSER", "limiter"}, documented(t, "`([^`]*)` in a cluster")...)...)
 		n.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
 	}
-	l, err := Open(strings.Replace(url, "redis://", "redis://limiter:SECRET@", 1), testLimits(t, leasedLimit(stint.PerHour(100))),
-		&Options{Timeout: 20 * time.Second, Nodes: 1, RepeatDenials: -1})
-	require.NoError(t, err)
+	l := openAt(t, strings.Replace(url, "redis://", "redis://limiter:SECRET@", 1), testLimits(t, leasedLimit(stint.PerHour(100))),
+		Options{Nodes: 1, RepeatDenials: -1})
 	for i := range 40 {
 		d, err := l.SpendAll(stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1},
 			stint.Request{Key: perID.Key(strconv.Itoa(i + 1)), Cost: 1})
@@ -112,14 +111,12 @@ func TestTLS(t *testing.T) {
 	limits := testLimits(t, stint.PerHour(2))
 	pool := x509.NewCertPool()
 	pool.AddCert(authority)
-	l, err := Open("rediss://127.0.0.1:"+port, limits, &Options{Timeout: 10 * time.Second,
+	l := openAt(t, "rediss://127.0.0.1:"+port, limits, Options{Timeout: 10 * time.Second,
 		TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}})
-	require.NoError(t, err)
 	require.NoError(t, l.Health())
 	require.True(t, l.Allow(perID.Key("a")))
 	require.NoError(t, l.Close())
-	l, err = Open("rediss://127.0.0.1:"+port, limits, &Options{Timeout: 10 * time.Second})
-	require.NoError(t, err)
+	l = openAt(t, "rediss://127.0.0.1:"+port, limits, Options{Timeout: 10 * time.Second})
 	require.ErrorContains(t, l.Health(), "certificate")
 	require.NoError(t, l.Close())
 	_, err = Open("redis://127.0.0.1:"+port, limits, &Options{TLS: new(tls.Config)})
