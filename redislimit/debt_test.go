@@ -63,7 +63,8 @@ func TestChargeRefused(t *testing.T) {
 	}
 }
 
-// Debts are worth the same if the number of machines changes over a restart.
+// Debts of a process that has ended are charged when the next one is opened, once, and
+// are worth the same if it is one of another number of machines.
 func TestDebtsOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range [][2]int{{2, 8}, {8, 2}, {4, 4}} {
@@ -77,13 +78,14 @@ func TestDebtsOfOtherNodes(t *testing.T) {
 		}
 		require.NoError(t, l.Close())
 		opts.Nodes = nodes[1]
-		for range 2 { // while the server is away, and when it is back
+		for range 3 { // while the server is away, when it is back, and after it was charged
 			l = c.node(t, limits, opts)
 			if c.cut.Load() != nil {
 				require.NoError(t, l.Close())
 				c.mend()
 				continue
 			}
+			require.False(t, l.isAway())
 			for i := range 20 {
 				require.EqualValues(t, 800-(1+i*4), l.left(t, perID.Key(strconv.Itoa(i))), nodes)
 			}

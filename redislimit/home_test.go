@@ -366,24 +366,6 @@ func TestHoldWhileAway(t *testing.T) {
 	denied(0)
 }
 
-// Debts of a process that has ended are charged when the next one is opened.
-func TestDebtsOfAnEarlierProcess(t *testing.T) {
-	t.Parallel()
-	opts, _ := filed(t, 2)
-	c, limits := newLine(), testLimits(t, stint.PerHour(8))
-	l := c.node(t, limits, opts)
-	c.fail(errCut)
-	l.spend(t, perID.Key("a"), 3)
-	require.NoError(t, l.Close())
-	c.mend()
-	l = c.node(t, limits, opts)
-	require.False(t, l.isAway())
-	require.Equal(t, int64(5), l.left(t, perID.Key("a")))
-	require.NoError(t, l.Close())
-	l = c.node(t, limits, opts)
-	require.Equal(t, int64(5), l.left(t, perID.Key("a")), "once")
-}
-
 // Tokens that came back while the server was away are not charged, and a charge
 // empties a bucket at most.
 func TestCharges(t *testing.T) {
@@ -418,24 +400,6 @@ func TestCharges(t *testing.T) {
 			require.NoError(t, err)
 			require.LessOrEqual(t, tat, clock.ns.Load(), "nothing is owed")
 		})
-	}
-}
-
-// More debts than one script call takes are charged, each once.
-func TestManyDebts(t *testing.T) {
-	t.Parallel()
-	const ids = 3000
-	clock := newTestClock()
-	l, c := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now})
-	c.fail(errCut)
-	for i := range ids {
-		l.spend(t, perID.Key(strconv.Itoa(i)), 1+int64(i%4))
-	}
-	c.mend()
-	l.comesBack(t)
-	require.Equal(t, int64(ids), l.Stats().Charged)
-	for i := range ids {
-		require.Equal(t, int64(7-i%4), l.left(t, perID.Key(strconv.Itoa(i))))
 	}
 }
 

@@ -110,25 +110,6 @@ func (b *both) crowd() {
 	}
 }
 
-// A refund that the server carried out stays in force over the next outage.
-func TestRefundAfterOutage(t *testing.T) {
-	t.Parallel()
-	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: newTestClock().now, RepeatDenials: -1})
-	key := perID.Key("a")
-	l.spend(t, key, 5)
-	outage := func(cost int64) {
-		t.Helper()
-		c.fail(errCut)
-		l.spend(t, key, cost)
-		c.mend()
-		l.comesBack(t)
-	}
-	outage(6) // is denied, so there is no debt
-	l.refund(t, key.Cost(3).SpentAt(stint.JustSpent))
-	outage(1)
-	require.EqualValues(t, 7, l.left(t, key))
-}
-
 // A refund does not end a hold on this machine.
 func TestRefundLeavesHold(t *testing.T) {
 	t.Parallel()
