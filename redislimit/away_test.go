@@ -120,8 +120,7 @@ func TestAwayUnsure(t *testing.T) {
 			require.ErrorIs(t, err, ErrNoAnswer)
 			require.NotErrorIs(t, err, ErrAway)
 			require.ErrorContains(t, err, "perID:a asks for 3 tokens, and the share of this machine is 2")
-			_, err = l.Spend(perID.Key("a"), 3)
-			require.ErrorIs(t, err, ErrAway)
+			require.ErrorIs(t, errorOf(l.Spend(perID.Key("a"), 3)), ErrAway)
 			require.True(t, l.spend(t, perID.Key("a"), 2).Allowed)
 			line.mend()
 			l.comesBack(t)
@@ -159,8 +158,7 @@ func TestAway(t *testing.T) {
 	require.ErrorIs(t, err, ErrAway, "the share never has so many")
 	require.NotErrorIs(t, err, stint.ErrCostOverBurst, "but the limit does")
 
-	_, err = l.Spend(everyone.Key(""), 1)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, errorOf(l.Spend(everyone.Key(""), 1)), ErrAway)
 	_, err = l.SpendAll(stint.Request{Key: perID.Key("a"), Cost: 1}, stint.Request{Key: everyone.Key(""), Cost: 1})
 	require.ErrorIs(t, err, ErrAway)
 	require.Equal(t, int64(2), l.left(t, perID.Key("a")), "and nothing is spent")
@@ -270,8 +268,7 @@ func TestAwayOptions(t *testing.T) {
 		"number 40000, want a number under 327": {large, Options{Nodes: 2}},
 		"no such file or directory":             {limits, Options{Nodes: 2, Local: filepath.Join(t.TempDir(), "x", "y")}},
 	} {
-		_, err := Open("redis://127.0.0.1:1", c.limits, &c.opts)
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, errorOf(Open("redis://127.0.0.1:1", c.limits, &c.opts)), want)
 	}
 	l := openAt(t, "redis://127.0.0.1:1", large, Options{})
 	require.NoError(t, l.Close())
@@ -324,8 +321,7 @@ func TestOpenWhileAway(t *testing.T) {
 	l := c.node(t, limits, Options{Nodes: 2})
 	require.Equal(t, int64(3), l.spend(t, perID.Key("a"), 1).Remaining)
 	require.NoError(t, l.Close())
-	_, err := l.Spend(perID.Key("a"), 1)
-	require.ErrorIs(t, err, stint.ErrClosed)
+	require.ErrorIs(t, errorOf(l.Spend(perID.Key("a"), 1)), stint.ErrClosed)
 	l = c.node(t, limits, Options{Nodes: 2})
 	require.ErrorIs(t, l.Health(), ErrAway)
 	c.mend()

@@ -200,8 +200,7 @@ func TestFirstCallOfMany(t *testing.T) {
 			require.EqualValues(t, 2, l.Stats().Trips-before)
 		}
 		l.opts.Atomic = true
-		_, err := l.SpendAll(reqs[:script.MaxTogether+1]...)
-		require.ErrorIs(t, err, ErrCrossSlot)
+		require.ErrorIs(t, errorOf(l.SpendAll(reqs[:script.MaxTogether+1]...)), ErrCrossSlot)
 		require.NoError(t, l.Close())
 	}
 }

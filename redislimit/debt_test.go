@@ -344,8 +344,7 @@ func TestSeenAfterNotDurable(t *testing.T) {
 	clock := newTestClock()
 	l, _ := newAway(t, stint.PerHour(8), Options{Nodes: 2, Now: clock.now, RepeatDenials: -1, Durability: stint.Synced})
 	l.server.Timeout = time.Second // there is no replica to wait for
-	_, err := l.Spend(perID.Key("a"), 4)
-	require.ErrorIs(t, err, stint.ErrNotDurable)
+	require.ErrorIs(t, errorOf(l.Spend(perID.Key("a"), 4)), stint.ErrNotDurable)
 	tat, err := l.node.TAT(perID.Key("a"))
 	require.NoError(t, err)
 	require.Equal(t, clock.now().Add(time.Hour/2).UnixNano(), tat)

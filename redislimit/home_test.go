@@ -37,8 +37,7 @@ func TestShareDecides(t *testing.T) {
 	b := bothOf(t, 8, clock, l, shares)
 	for _, key := range b.keys[:4] {
 		d := l.spend(t, key, 3)
-		_, err = b.local.Raise(stint.Request{Key: key}, clock.now().Add(d.ResetAfter))
-		require.NoError(t, err)
+		require.NoError(t, errorOf(b.local.Raise(stint.Request{Key: key}, clock.now().Add(d.ResetAfter))))
 	}
 	c.fail(errCut)
 	require.True(t, l.Allow(off.Key("a")))
@@ -168,8 +167,7 @@ func TestChargeBesideAForeignKey(t *testing.T) {
 	c.mend()
 	l.comesBack(t)
 	require.Equal(t, []int64{6, 6}, []int64{l.left(t, perID.Key("a")), l.left(t, perID.Key("c"))})
-	_, err := l.Spend(perID.Key("b"), 1)
-	require.ErrorContains(t, err, "not a bucket's")
+	require.ErrorContains(t, errorOf(l.Spend(perID.Key("b"), 1)), "not a bucket's")
 }
 
 // A debt is charged although no call has used its bucket since a flush, and
@@ -309,8 +307,7 @@ func TestUndoNotDurable(t *testing.T) {
 				require.NoError(t, l.node.Local.Flush())
 				store.failed.Clear()
 				store.broken.Store(true)
-				_, err = l.SpendAll(reqs...)
-				require.ErrorIs(t, err, stint.ErrNotDurable)
+				require.ErrorIs(t, errorOf(l.SpendAll(reqs...)), stint.ErrNotDurable)
 				if mended != nil {
 					close(mended)
 				}
@@ -420,8 +417,7 @@ func TestSetLimitsFirstShare(t *testing.T) {
 	l := c.node(t, limits(1), Options{Prefix: newPrefix(t), Nodes: 2, AwayFor: map[stint.Name]Away{1: AwayClosed}})
 	require.NoError(t, l.SetLimits(limits(1, 2)))
 	c.fail(errCut)
-	_, err := l.Spend(stint.Name(1).Key("a"), 1)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, errorOf(l.Spend(stint.Name(1).Key("a"), 1)), ErrAway)
 	require.Equal(t, int64(3), l.spend(t, stint.Name(2).Key("a"), 1).Remaining)
 }
 

@@ -21,24 +21,19 @@ func TestLeasedAway(t *testing.T) {
 	used := l.fill(t, key, 50)
 	c.fail(errCut)
 	hand := l.inHand(key)
-	_, err := l.Spend(key, 500)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, errorOf(l.Spend(key, 500)), ErrAway)
 	require.ErrorIs(t, errorOf(l.Hold(key, clock.now().Add(time.Minute))), ErrAway)
-	_, err = l.Hold(key, clock.now().Add(time.Minute))
-	require.ErrorIs(t, err, ErrAway)
 	require.ErrorIs(t, l.Reset(key), ErrAway)
 	require.Equal(t, hand, l.inHand(key), "a question that was not sent changes nothing")
 	for range hand {
 		require.True(t, l.spend(t, key, 1).Allowed)
 	}
-	_, err = l.Spend(key, 1)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, errorOf(l.Spend(key, 1)), ErrAway)
 	c.mend()
 	l.comesBack(t)
 	used += hand + l.fill(t, key, 20)
 	c.lose.Store(true)
-	_, err = l.Spend(key, 300)
-	require.ErrorIs(t, err, ErrNoAnswer)
+	require.ErrorIs(t, errorOf(l.Spend(key, 300)), ErrNoAnswer)
 	c.lose.Store(false)
 	l.comesBack(t)
 	require.Zero(t, l.inHand(key))
@@ -82,8 +77,7 @@ func TestLeasedForeignKeys(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("key %q has a value that is not a bucket's", name))
 	s.cli("DEL", name)
 	s.cli("RPUSH", name, "x")
-	_, err = l.Spend(perID.Key("a"), 1)
-	require.ErrorContains(t, err, fmt.Sprintf("key %q is no string", name))
+	require.ErrorContains(t, errorOf(l.Spend(perID.Key("a"), 1)), fmt.Sprintf("key %q is no string", name))
 	require.ErrorContains(t, l.Health(), name)
 }
 
@@ -103,8 +97,7 @@ func TestLeasedRefused(t *testing.T) {
 	hand, there := l.inHand(a), l.left(t, a)
 	require.Positive(t, hand)
 	s.cli("ACL", "SETUSER", "default", "-get")
-	_, err := l.Spend(a, hand+1)
-	require.ErrorIs(t, err, script.ErrNothingRan)
+	require.ErrorIs(t, errorOf(l.Spend(a, hand+1)), script.ErrNothingRan)
 	require.Equal(t, hand, l.inHand(a))
 	s.cli("ACL", "SETUSER", "default", "+get")
 	require.Equal(t, there, l.left(t, a))
@@ -116,7 +109,7 @@ func TestLeasedRefused(t *testing.T) {
 	}
 	now := script.Instant(l.opts.Now())
 	s.cli("SET", l.opts.keyOf(perID.Key("full")), fmt.Sprint(now+interval, 0))
-	err = l.lease([]*script.LeaseRequest{
+	err := l.lease([]*script.LeaseRequest{
 		part("b", [12]int64{interval, 1000 * interval, 0, interval, interval, interval}),
 		part("full", [12]int64{6: interval, interval, now}), // its key is deleted
 	})

@@ -100,8 +100,7 @@ func (l *Limiter) decided(t *testing.T, set, keys, args []string) (answers []scr
 	for i := range answers {
 		batch[0].Requests = append(batch[0].Requests, &answers[i])
 	}
-	_, err = script.Parse(batch, reply)
-	require.NoError(t, err)
+	require.NoError(t, errorOf(script.Parse(batch, reply)))
 	values, err := l.client.Do(t.Context(), append([]string{"MGET"}, keys...)...)
 	require.NoError(t, err)
 	return answers, values.([]any)

@@ -50,8 +50,7 @@ func TestStoppedServer(t *testing.T) {
 	require.True(t, l.isAway())
 	before := c.calls.Load()
 	for range 100 {
-		_, err := l.Spend(perID.Key("a"), 1)
-		require.ErrorIs(t, err, ErrAway)
+		require.ErrorIs(t, errorOf(l.Spend(perID.Key("a"), 1)), ErrAway)
 	}
 	require.Equal(t, before, c.calls.Load())
 	t.Logf("the longest call took %v", time.Duration(longest.Load()))
