@@ -587,6 +587,7 @@ func TestWaitClose(t *testing.T) {
 				r.disk.gate <- nil
 				r.disk.open()
 				require.NoError(t, <-closed)
+				synctest.Wait()
 				require.ErrorIs(t, w.err, context.Canceled)
 				require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(3))), ErrClosed)
 				require.EqualValues(t, 10, r.next(r.Limits()).bucket(key).Remaining)
