@@ -182,7 +182,7 @@ func (l *Limiter) whileAway(t *script.Trip, o *away.Outage, cause error) bool {
 		return false
 	}
 	was, err := l.node.While(o, l.server.Deadline(t), func() {
-		cause = cmp.Or(cause, script.NotYet)
+		cause = cmp.Or(cause, script.ErrNotYet)
 		decides := t.Op == script.Spend || t.Op == script.Check || t.Op == script.Part || t.Op == script.Refund && nothing
 		for _, r := range t.Requests {
 			decides = decides && l.opts.away(r.Bucket.Name) != AwayClosed

@@ -240,7 +240,9 @@ func TestUndoWhileCharged(t *testing.T) {
 	}
 	require.NoError(t, n.Whole.settle(time.Minute, n.Whole.end))
 	require.Equal(t, 2, passes)
-	require.False(t, <-undone || <-undone)
+	for range passes {
+		require.False(t, <-undone)
+	}
 	require.Equal(t, int64(2*time.Hour/8), s.charged[perID.Key("b").String()])
 }
 

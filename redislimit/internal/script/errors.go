@@ -17,8 +17,8 @@ var (
 	ErrNoAnswer  = errors.New("redislimit: no answer, it may have been spent")
 	ErrCrossSlot = errors.New("redislimit: buckets take more than one call of the script")
 
-	// NotYet is the error of a call that is not made, because the server is away.
-	NotYet = fmt.Errorf("%w: it has not come back", ErrAway)
+	// ErrNotYet is the error of a call that is not made, because the server is away.
+	ErrNotYet = fmt.Errorf("%w: it has not come back", ErrAway)
 
 	// ErrNothingRan is in errors that the server replied before it wrote anything.
 	ErrNothingRan = errors.New("nothing was spent")

@@ -60,7 +60,7 @@ func (s *Server) Waiting() (n int) {
 // of a trip's time is over before its call begins, its error is ErrBusy.
 func (s *Server) Run(t *Trip) {
 	if t.Gate.Away() {
-		t.Err = NotYet
+		t.Err = ErrNotYet
 		return
 	}
 	now := time.Now()
@@ -244,7 +244,7 @@ func (in *lane) take(t *Trip) []*Trip {
 func (s *Server) call(batch []*Trip) (again bool) {
 	gate := batch[0].Gate
 	if gate.Away() { // it went away while they waited
-		finish(batch, NotYet)
+		finish(batch, ErrNotYet)
 		return false
 	}
 	first := slices.MinFunc(batch, func(a, b *Trip) int { return a.Begun.Compare(b.Begun) })

@@ -33,7 +33,7 @@ type LeaseAnswer struct {
 // or ErrNothingRan the script wrote nothing.
 func (s *Server) Lease(rs []*LeaseRequest, gate Gate) (err error) {
 	if gate.Away() {
-		return NotYet
+		return ErrNotYet
 	}
 	defer func() {
 		s.Note(err)
