@@ -31,8 +31,8 @@ type sockets struct {
 	gid       int // of a group that may connect, or -1
 }
 
-// sockets returns where the flags tell the server to listen, or an error if it
-// cannot.
+// sockets returns where to listen, by the flags. It looks for what can go wrong before
+// there is a file.
 func (f *serveFlags) sockets(usual string, password bool) (at sockets, err error) {
 	at = sockets{activation.Files(true), f.listen, -1}
 	for i, address := range at.addresses {

@@ -41,7 +41,7 @@ func New(o Options, limits Limits) *Cache {
 
 // Begin lets the clock go on from the store's time if the wall clock is wrong,
 // and puts the holds of the store in force. If the clock was ahead when the
-// buckets were saved, and is right now, it moves the holds and the buckets
+// buckets were saved, and is correct by now, it moves the holds and the buckets
 // of names back: see moveBack. move returns where the TAT of a bucket moves to, or
 // false if it stays; back is the earlier TAT, or 0 if that has passed. wrong is by
 // how much the wall clock is off, if it is not trusted.
@@ -211,7 +211,7 @@ func (c *Cache) Health() []error {
 }
 
 // moveBack moves all holds, and the buckets of names, back in time, because the
-// clock was ahead when they were saved, and is right now, so that
+// clock was ahead when they were saved, and is correct by now, so that
 // they last no longer than they would have. If more buckets than MaxResident
 // are not full, the others stay.
 //

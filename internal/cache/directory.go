@@ -136,9 +136,9 @@ func (t *directory) takeCount(name uint16, c *count) {
 }
 
 // Counts returns the numbers of decisions on each Name so far, and the number of
-// buckets in memory that have changed since they were saved. It takes the counts from
-// the shards: a sum of what stays there would miss a count that moves meanwhile, or
-// have it twice.
+// buckets in memory that have changed since they were saved. It takes the counts out of
+// the shards. If they stayed, one that leaves its shard meanwhile would be missed, or
+// counted twice.
 func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty int64) {
 	for s := range t.Shards() {
 		s.Lock()

@@ -76,8 +76,8 @@ func (f *flusher) saveSize() int {
 }
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
-// not survive a crash, and exact TATs in place of leases: so do Close and Flush, and
-// flushes for space. It returns the commits of the buckets that it left out.
+// not survive a crash, and exact TATs in place of leases. Close and Flush set
+// it. It returns the commits of the buckets that it left out.
 func (f *flusher) flush(all bool) (skipped []*Batch, err error) {
 	var errs []error
 	for at, first := (place{}), true; !at.end; first = false {

@@ -107,8 +107,8 @@ type Limits interface {
 // lane.
 const NoLease = 1
 
-// Store has the functions of the store. The last three may be nil; LoadClock is if
-// and only if SaveClock is.
+// Store has the functions of the store. The last three may be nil; LoadClock and
+// SaveClock are both nil, or neither is.
 type Store struct {
 	Load      func(name uint16, id string) (tat int64, err error)
 	Save      func([]format.Entry) error // may reorder the entries
