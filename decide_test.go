@@ -2,7 +2,6 @@ package stint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -48,7 +47,7 @@ func TestErrors(t *testing.T) {
 	calls := map[string]func(key Key, cost int64) (Decision, error){
 		"Spend":  r.Spend,
 		"Check":  r.Check,
-		"Refund": func(key Key, cost int64) (Decision, error) { return r.Refund(key.Cost(cost).SpentAt(JustSpent)) },
+		"Refund": func(key Key, cost int64) (Decision, error) { return r.Refund(key.Cost(cost).SpentAt(inFuture)) },
 		"SpendAll": func(key Key, cost int64) (Decision, error) {
 			return r.SpendAll(good, Request{Key: key, Cost: cost})
 		},
@@ -56,7 +55,7 @@ func TestErrors(t *testing.T) {
 			return r.SpendAll(Request{Key: key, Cost: cost, Mode: SpendOnly}, good)
 		},
 		"Refund of two": func(key Key, cost int64) (Decision, error) {
-			return r.Refund(Request{Key: good.Key}, Request{Key: key, Cost: cost, Spent: JustSpent})
+			return r.Refund(Request{Key: good.Key}, Request{Key: key, Cost: cost, Spent: inFuture})
 		},
 		"DoEach": func(key Key, cost int64) (Decision, error) {
 			ds := []Decision{{Allowed: true}}
@@ -70,7 +69,6 @@ func TestErrors(t *testing.T) {
 		"Wait":  func(key Key, cost int64) (Decision, error) { return none(errorOf(r.Wait(t.Context(), key.Cost(cost)))) },
 		"Reset": func(key Key, _ int64) (Decision, error) { return none(r.Reset(key)) },
 		"Hold":  func(key Key, _ int64) (Decision, error) { return none(errorOf(r.Hold(key, r.Now().Add(1)))) },
-		"Raise": func(key Key, _ int64) (Decision, error) { return none(errorOf(r.Raise(key.Cost(1), r.Now()))) },
 	}
 	count := func(name Name) (all, ofName int64) {
 		st := r.Stats().Limits
@@ -104,7 +102,7 @@ func TestErrors(t *testing.T) {
 			switch {
 			case strings.HasPrefix(call, "Refund") && tc.want == ErrCostOverBurst:
 				continue
-			case (call == "Reset" || call == "Hold" || call == "Raise") && (tc.want == ErrCostOverBurst || tc.want == ErrNegativeCost):
+			case (call == "Reset" || call == "Hold") && (tc.want == ErrCostOverBurst || tc.want == ErrNegativeCost):
 				continue
 			}
 			t.Run(call+"/"+tc.name, func(t *testing.T) {
@@ -175,8 +173,9 @@ func TestFastPath(t *testing.T) {
 					fast.clock.Advance(time.Duration(rnd.Int64N(int64(3 * time.Second))))
 					key, cost, mode := name.Key(fmt.Sprint(rnd.IntN(2))), rnd.Int64N(13)-1, CheckAndSpend
 					ds := make([]Decision, 1)
+					leave := int64(0)
 					var err error
-					switch rnd.IntN(5) {
+					switch rnd.IntN(6) {
 					case 0:
 						mode = CheckOnly
 						ds[0], err = fast.Check(key, cost)
@@ -187,14 +186,19 @@ func TestFastPath(t *testing.T) {
 							ds[0].Taken = 1
 						}
 					case 2:
-						if err = fast.DoEach(context.Background(), []Request{{Key: key, Cost: cost}}, ds); err != nil {
-							err = errors.Unwrap(err.(interface{ Unwrap() []error }).Unwrap()[0])
+						leave = rnd.Int64N(13) - 1
+						if err = fast.DoEach(context.Background(), []Request{{Key: key, Cost: cost, Leave: leave}}, ds); err != nil {
+							err = eachOf(t, err, 1)[0]
 						}
+					case 3:
+						leave = rnd.Int64N(13) - 1
+						ds[0], err = fast.Do(context.Background(), []Request{{Key: key, Cost: cost, Leave: leave}}, nil)
 					default:
 						ds[0], err = fast.Spend(key, cost)
 					}
 					var want Decision
-					wantErr := slow.slowPathOne(key, cost, mode, &want)
+					one := []Request{{Key: key, Cost: cost, Leave: leave, Mode: mode}}
+					wantErr := slow.slowPath(context.Background(), one, &want, nil, false)
 					require.Equal(t, want, ds[0])
 					require.Equal(t, fmt.Sprint(wantErr), fmt.Sprint(err))
 					require.Equal(t, slow.bucket(key), fast.bucket(key))
@@ -231,7 +235,7 @@ func TestDecisionAllocations(t *testing.T) {
 		"Check":           func() { r.Check(b, 1) },
 		"Check denied":    func() { r.Check(gone, 1) },
 		"Check full":      func() { r.Check(perID.Key("nobody"), 1) },
-		"Refund":          func() { r.Refund(b.Cost(1).SpentAt(JustSpent)) },
+		"Refund":          func() { r.Refund(b.Cost(1).SpentAt(inFuture)) },
 		"SpendAll":        func() { r.SpendAll(three...) },
 		"SpendAll denied": func() { r.SpendAll(denied...) },
 		"SpendAll literal": func() {
@@ -240,6 +244,7 @@ func TestDecisionAllocations(t *testing.T) {
 		},
 		"Refund of three": func() { r.Refund(refunds...) },
 		"DoEach":          func() { r.DoEach(context.Background(), three, ds) },
+		"DoEach literal":  func() { r.DoEach(context.Background(), []Request{{Key: a, Cost: 1}, {Key: b, Cost: 1}}, ds) },
 		"given limits": func() {
 			n++
 			given[0].Limit, given[1].Limit = limits[n%4], limits[n/4%4]
@@ -298,7 +303,7 @@ func TestDo(t *testing.T) {
 				}
 				d := r.decided(r.Do(context.Background(), path, ds))
 				require.Equal(t, call < 2, d.Allowed)
-				require.Contains(t, ds, d)
+				require.Contains(t, timeless(ds), d)
 				for i := range path {
 					if d.Allowed {
 						want[i].Taken = path[i].Cost
@@ -345,7 +350,7 @@ func TestGivenLimit(t *testing.T) {
 			require.EqualValues(t, 11, ds[0].Remaining)
 			require.Zero(t, r.place(req).Delay())
 			require.NoError(t, errorOf(r.Wait(t.Context(), req)))
-			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: JustSpent}))
+			d := r.decided(r.Refund(Request{Key: key, Cost: 1, Limit: twenty, Spent: inFuture}))
 			require.Equal(t, Decision{true, 0, 6, 0, 42 * time.Second, key, twenty, 0}, d)
 			req.Mode = CheckOnly
 			require.EqualValues(t, 3, r.spendAll(req).Remaining)
@@ -419,7 +424,7 @@ func TestGivenLimit(t *testing.T) {
 			require.Equal(t, 6*time.Second, r.spendGiven(key, 1, ten).RetryAfter, "the file has it")
 		}
 		d := r.spendGiven(key, 1000, Unlimited)
-		require.Equal(t, Decision{Allowed: true, Taken: 1000, Remaining: math.MaxInt64, Key: key}, d)
+		require.Equal(t, Decision{Allowed: true, Taken: 1000, Remaining: math.MaxInt64, Key: key, Limit: Unlimited}, d)
 		require.EqualValues(t, int64(math.MaxInt64), r.spendGiven(key, 1, Blocked).RetryAfter)
 		require.EqualValues(t, 5, r.left(key))
 		require.ErrorIs(t, errorOf(r.Reserve(Request{Key: key, Cost: 1, Limit: Blocked})), ErrBlocked)
@@ -573,107 +578,48 @@ func TestRefundWithoutSpent(t *testing.T) {
 	r := newRig(t)
 	key := perID.Key("a")
 	r.take(key, 3)
-	for _, reqs := range [][]Request{{key.Cost(1)}, {perID.Key("b").Cost(1).SpentAt(JustSpent), key.Cost(1)}} {
+	for _, reqs := range [][]Request{{key.Cost(1)}, {perID.Key("b").Cost(1).SpentAt(inFuture), key.Cost(1)}} {
 		require.ErrorContains(t, errorOf(r.Refund(reqs...)), "no Spent")
 		require.EqualValues(t, 2, r.left(key))
 	}
 	for _, req := range []Request{{Key: key}, {Key: key, Cost: 2, Mode: CheckOnly}} {
 		require.EqualValues(t, 2, r.decided(r.Refund(req)).Remaining)
 	}
-	require.EqualValues(t, 5, r.decided(r.Refund(key.Cost(9).SpentAt(JustSpent))).Remaining)
+	require.EqualValues(t, 5, r.decided(r.Refund(key.Cost(9).SpentAt(inFuture))).Remaining)
 }
 
-// TestRaise has what the model of TestWorlds leaves out: given limits, limits
-// that are missing, totals, and what a restart finds.
-func TestRaise(t *testing.T) {
-	t.Run("given limits", func(t *testing.T) {
-		r := newRig(t)
-		req, until := Request{Key: perID.Key("a"), Limit: PerHour(10)}, r.Now().Add(time.Hour)
-		require.Equal(t, time.Hour, r.raise(req, until))
-		req.Limit = PerMinute(1)
-		require.Equal(t, time.Hour, r.raise(req, until), "a smaller limit does not lower it")
-		req.Key = off.Key("a")
-		for range 2 {
-			require.Equal(t, time.Minute, r.raise(req, until), "at most an empty bucket")
-			require.NoError(t, r.Close())
-			r = r.next(r.Limits())
+// TestLimitsCheck compares what Check says of a request with what a Limiter does.
+func TestLimitsCheck(t *testing.T) {
+	r := newRig(t)
+	key, wrong := perID.Key("a"), Limit{Burst: 1}
+	spent := r.Now()
+	for _, req := range []Request{
+		key.Cost(1), key.Cost(11), key.Cost(-1), {Key: key, Mode: UpTo + 1}, {Key: key, Cost: 1, Leave: -1},
+		{Key: key, Cost: 2, Leave: 3}, {Key: key, Cost: 2, Leave: 4}, {Key: key, Cost: 11, Mode: UpTo}, {Key: key, Cost: 11, Mode: UpTo, Leave: 10},
+		{Key: key, Cost: 1, Limit: wrong}, {Key: key, Cost: 11, Limit: PerDay(20)}, {Key: key, Cost: 11, Limit: Unlimited},
+		{Key: key, Cost: 11, Limit: Blocked}, Name(99).Key("a").Cost(1), perID.Key("").Cost(1),
+		perID.Key(strings.Repeat("x", maxIDLen+1)).Cost(1), off.Key("a").Cost(99),
+		key.Cost(11).SpentAt(spent), {Key: key, Cost: 1, Mode: CheckOnly, Leave: -1},
+	} {
+		limit, err := r.Limits().Check(&req, false)
+		_, want := r.SpendAll(req)
+		requireSame(t, want, err, "%+v", req)
+		if err == nil {
+			require.Equal(t, r.Limits().For(req.Key), limit)
 		}
-	})
-	t.Run("a turn with a smaller limit comes after it", func(t *testing.T) {
-		r := newLevels(t, ten)
-		key := inMemory.Key("a")
-		r.take(key, 5)
-		r.place(Request{Key: key, Cost: 1, Limit: PerSecond(1)})
-		full := r.raise(key.Cost(0), r.Now().Add(10*time.Second))
-		r.clock.Advance(5 * time.Second)
-		require.GreaterOrEqual(t, r.check(key, 0).ResetAfter, full-5*time.Second, "the turn gives nothing back")
-	})
-	t.Run("a time that has passed reads", func(t *testing.T) {
-		r, key := newRig(t), perID.Key("a")
-		for _, until := range []time.Time{r.Now(), r.Now().Add(-time.Hour)} {
-			require.Zero(t, r.raise(key.Cost(0), until), "a full bucket is full now")
-			require.Zero(t, r.Stats().Resident, "and takes no space")
+		if req.Mode != UpTo {
+			_, err = r.Limits().Check(&req, true)
+			_, want = r.Refund(req)
+			requireSame(t, want, err, "refund %+v", req)
 		}
-		r.take(key, 2)
-		require.Equal(t, r.check(key, 0).ResetAfter, r.raise(key.Cost(0), time.Time{}))
-		r.clock.Advance(time.Hour)
-		require.Zero(t, r.raise(key.Cost(0), time.Time{}))
-	})
-	t.Run("a quota of the calendar", func(t *testing.T) {
-		r := rigFrom(t, "2026-11-23T12:00:00Z", EachDay(10, nil))
-		midnight := r.Now().Add(12 * time.Hour)
-		for _, c := range []struct {
-			full time.Time
-			left int64
-		}{
-			{midnight.Add(-time.Hour), 10}, {midnight, 10}, {midnight.Add(3), 7}, {midnight.Add(time.Hour), 0},
-		} {
-			key := perID.Key(c.full.String())
-			r.raise(key.Cost(0), c.full)
-			require.Equal(t, c.left, r.left(key))
-		}
-	})
-	t.Run("no limit, whatever is in memory", func(t *testing.T) {
-		r := newRig(t)
-		until := r.Now().Add(time.Hour)
-		require.Zero(t, r.raise(off.Key("a").Cost(0), until))
-		require.Zero(t, r.Stats().Resident)
-		for i, limit := range []Limit{Unlimited, Blocked} {
-			key := perID.Key(fmt.Sprint(i))
-			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: limit}))
-			require.Zero(t, r.raise(key.Cost(0), until))
-			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: PerHour(1)}))
-			r.take(key, 1)
-			require.NoError(t, r.SetOverrides(Override{Key: key, Limit: limit}))
-			require.Zero(t, r.raise(key.Cost(0), until))
-		}
-	})
-	for level := leased; level <= synced; level++ {
-		inBubbleNamed(t, fmt.Sprint(Durability(level), ", an equal one is in a commit that fails"),
-			func(t *testing.T, r *rig) {
-				key := level.Key("a")
-				full := r.Now().Add(5 * time.Second)
-				r.disk.shut()
-				var errs [2]chan error
-				for i := range errs {
-					errs[i] = begin(func() error { return errorOf(r.Raise(Request{Key: key}, full)) })
-				}
-				require.Empty(t, errs[1], "the store does not have it yet")
-				r.disk.gate <- errDisk
-				require.ErrorIs(t, <-errs[0], ErrNotDurable)
-				r.disk.open()
-				require.NoError(t, <-errs[1])
-				require.LessOrEqual(t, r.next(r.Limits()).left(key), int64(5), "as after a crash")
-			})
 	}
-	t.Run("errors", func(t *testing.T) {
-		r := newRig(t)
-		require.ErrorIs(t, errorOf(r.Raise(Request{Key: Key{99, "a"}}, r.Now())), ErrUnknownName)
-		wrong := Request{Key: perID.Key("a"), Limit: Limit{Burst: -1}}
-		require.ErrorAs(t, errorOf(r.Raise(wrong, r.Now())), new(*ConfigError))
-		r = shareRig(t, Memory)
-		for _, key := range []Key{initech, theTotal} {
-			require.ErrorIs(t, errorOf(r.Raise(key.Cost(0), r.Now().Add(time.Hour))), errors.ErrUnsupported)
-		}
-	})
+}
+
+func requireSame(t *testing.T, want, got error, format string, args ...any) {
+	t.Helper()
+	if want == nil {
+		require.NoErrorf(t, got, format, args...)
+	} else {
+		require.EqualErrorf(t, got, want.Error(), format, args...)
+	}
 }

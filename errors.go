@@ -29,17 +29,16 @@ var (
 )
 
 // ErrGone: the file was removed or renamed, or another one has its name. Flush
-// and Close return it, and decisions return it with ErrNotDurable. The Limiter
-// makes a removed file anew, with all buckets, within moments.
+// returns it, and decisions return it with ErrNotDurable. The Limiter makes a
+// removed file anew, with all buckets, within moments and in Close. Close returns
+// ErrGone if it cannot.
 var ErrGone = boltstore.ErrGone
 
 // The errors of a decision. Unless the error is ErrNotDurable, nothing was
 // spent.
 //
-// A call that a limit does not support returns errors.ErrUnsupported. A share of a
-// total, the total and the floors have no queue, and no call may spend from a floor
-// directly, or refund to it. A quota that follows the calendar has no queue, and
-// Wait waits for its next period.
+// A call that a limit does not support returns errors.ErrUnsupported. A quota
+// that follows the calendar has no queue, and Wait waits for its next period.
 var (
 	// ErrClosed: the Limiter is closed.
 	ErrClosed = boltstore.ErrClosed
@@ -54,8 +53,8 @@ var (
 	// ErrNegativeCost: the cost is below 0.
 	ErrNegativeCost = errors.New("stint: negative cost")
 
-	// ErrCostOverBurst: the cost is more than the bucket can hold, or that of several
-	// shares of one total together.
+	// ErrCostOverBurst: the cost, and what the request must leave, are more than the
+	// bucket can hold.
 	ErrCostOverBurst = errors.New("stint: cost over burst")
 
 	// ErrDuplicateKey: one call names the same bucket twice.
@@ -83,6 +82,7 @@ type ConfigError struct {
 	File  string // as it was passed; "" for limits in Go
 	Line  int    // from 1; 0 if there is none
 	Label string // of the limit; "" if there is none
+	ID    string // of the override that is wrong; "" if it is the default
 	Err   error
 }
 
@@ -105,7 +105,6 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 type unsupported string
 
 const (
-	errShare    unsupported = "stint: not for shares of a total"
 	errCalendar unsupported = "stint: not for quotas that follow the calendar"
 )
 

@@ -15,15 +15,13 @@ import (
 // report it too.
 type Event struct {
 	Kind EventKind
-	Time time.Time     // by the Limiter's clock
-	Err  error         // what is wrong; nil of FlushRecovered and FileBack; of SaveEnded, how the save ended
-	Path string        // of FileSetAside: the file's new path
-	Step time.Duration // of ClockStepped: gain of the wall clock; negative if it was set back.
-	//                    Of ClockWrong: from the last save to the wall clock
+	Time time.Time // by the Limiter's clock
+	Err  error     // what is wrong; nil of FlushRecovered and FileBack; of SaveEnded, how the save ended
+	Path string    // of FileSetAside: the file's new path
 }
 
-// LogValue implements slog.LogValuer. The group has "kind" and "time", and
-// "error", "path" and "step" if the Event has them.
+// LogValue implements slog.LogValuer. The group has "kind" and "time", and "error"
+// and "path" if the Event has them.
 func (e Event) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.String("kind", e.Kind.String()), slog.Time("time", e.Time)}
 	if e.Err != nil {
@@ -31,9 +29,6 @@ func (e Event) LogValue() slog.Value {
 	}
 	if e.Path != "" {
 		attrs = append(attrs, slog.String("path", e.Path))
-	}
-	if e.Step != 0 {
-		attrs = append(attrs, slog.Duration("step", e.Step))
 	}
 	return slog.GroupValue(attrs...)
 }
@@ -89,7 +84,7 @@ func (es *emitter) tell() cache.Tell {
 		Ended:     func(err error) { es.emit(Event{Kind: SaveEnded, Err: err}) },
 		Called:    es.called,
 		Stepped: func(step time.Duration) {
-			es.emit(Event{Kind: ClockStepped, Step: step, Err: fmt.Errorf("stint: the wall clock stepped by %v", step)})
+			es.emit(Event{Kind: ClockStepped, Err: fmt.Errorf("stint: the wall clock stepped by %v", step)})
 		},
 	}
 }

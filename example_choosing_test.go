@@ -2,7 +2,10 @@ package stint_test
 
 import (
 	"fmt"
+	"log"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"time"
 	_ "time/tzdata"
 
@@ -57,17 +60,49 @@ func Example_hardQuota() {
 	fmt.Println(limits.For(OrdersPerAccount.Key("any")))
 	fmt.Println(admitted(limit, 24*time.Hour))
 	// Output:
-	// 980/24h burst 21 true
+	// 980/24h burst 21
 	// 1000
 }
 
 // Each of three limits must admit: bursts, a day, and the whole server.
+// A job has failed. The program gives back what it took of the day, in another run
+// than the one that took it.
+func ExampleLimiter_Refund_laterRun() {
+	const PerSecond, PerDay stint.Name = 1, 2
+	limits := must(stint.NewLimits(stint.Names{
+		PerSecond: {Label: "PerSecond", Limit: stint.PerSecond(5)},
+		PerDay:    {Label: "PerDay", Limit: stint.EachDay(1000, nil)},
+	}))
+	dir := must(os.MkdirTemp("", ""))
+	defer os.RemoveAll(dir)
+	var job struct{ Spent time.Time } // stored with the job
+
+	firstRun := func(limiter *stint.Limiter) {
+		d, err := limiter.SpendAll(PerSecond.Key("alice").Cost(1), PerDay.Key("alice").Cost(50))
+		if err == nil && d.Allowed {
+			job.Spent = d.At()
+		}
+	}
+	secondRun := func(limiter *stint.Limiter) {
+		d, err := limiter.Refund(PerDay.Key("alice").Cost(50).SpentAt(job.Spent))
+		fmt.Println(d.Remaining, err)
+	}
+	for _, run := range []func(*stint.Limiter){firstRun, secondRun} {
+		limiter := must(stint.Open(filepath.Join(dir, "quota.db"), limits, nil))
+		run(limiter)
+		if err := limiter.Close(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output: 1000 <nil>
+}
+
 func Example_severalLimits() {
 	const PerSecond, PerDay, Everyone stint.Name = 1, 2, 3
 	limits := must(stint.NewLimits(stint.Names{
 		PerSecond: {Label: "PerSecond", Limit: stint.PerSecond(2)},
 		PerDay:    {Label: "PerDay", Limit: stint.PerDay(1000)},
-		Everyone:  {Label: "Everyone", ID: stint.Shared, Limit: stint.PerSecond(500)},
+		Everyone:  {Label: "Everyone", IDs: stint.Single, Limit: stint.PerSecond(500)},
 	}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
 	defer limiter.Close()
@@ -104,9 +139,30 @@ func Example_plans() {
 		show()
 	}
 	// Output:
-	// 100/1h true
+	// 100/1h
+	// 1000/1h
+	// 100/1h
+}
+
+// The limits file has changed. The program puts the plans, which it has from its
+// database, into the new limits.
+func Example_plansKept() {
+	limiter := must(stint.New(stint.NewMemStore(), must(stint.NewLimits(names)), nil))
+	defer limiter.Close()
+	customer := OrdersPerAccount.Key("12345678")
+	plans := []stint.Override{{Key: customer, Limit: stint.PerHour(1000)}}
+
+	limits := must(stint.NewLimits(names)) // the file, read again
+	with, err := limits.With(plans...)
+	if err != nil {
+		panic(err)
+	}
+	if err := limiter.SetLimits(with); err != nil {
+		panic(err)
+	}
+	fmt.Println(limiter.Limits().Override(customer))
+	// Output:
 	// 1000/1h true
-	// 100/1h true
 }
 
 // A customer who may change plans without end gains by it, because a smaller
@@ -155,8 +211,8 @@ func Example_planChanges() {
 func Example_ids() {
 	const PerAccount, PerAddress stint.Name = 1, 2
 	names := stint.Names{
-		PerAccount: {Label: "PerAccount", ID: idformat.RegID, Limit: stint.PerHour(100)},
-		PerAddress: {Label: "PerAddress", ID: stint.IPAddress, Limit: stint.PerHour(100)},
+		PerAccount: {Label: "PerAccount", IDs: idformat.RegID, Limit: stint.PerHour(100)},
+		PerAddress: {Label: "PerAddress", IDs: stint.IPAddress, Limit: stint.PerHour(100)},
 	}
 	fmt.Println(names.Key(PerAccount, "0012345678"))
 	fmt.Println(names.Key(PerAddress, "::ffff:10.0.0.2"))
@@ -224,4 +280,27 @@ func admittedFrom(begin time.Duration, limit stint.Limit, within time.Duration) 
 		since += d.RetryAfter
 	}
 	return n
+}
+
+// Of 100 tokens, 20 are for people: a batch job stops before it has taken them.
+func ExampleRequest_leave() {
+	const Mails stint.Name = 1
+	limits := must(stint.NewLimits(stint.Names{Mails: {Label: "Mails", Limit: stint.PerHour(100)}}))
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	limiter := must(stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }}))
+	defer limiter.Close()
+
+	urgent := stint.Request{Key: Mails.Key("acme"), Cost: 1}
+	batch := stint.Request{Key: Mails.Key("acme"), Cost: 1, Leave: 20}
+	for _, req := range []stint.Request{batch, urgent} {
+		sent := 0
+		d := must(limiter.SpendAll(req))
+		for ; d.Allowed; d = must(limiter.SpendAll(req)) {
+			sent++
+		}
+		fmt.Println(sent, "sent;", d.Remaining, "left; the next one in", d.RetryAfter)
+	}
+	// Output:
+	// 80 sent; 20 left; the next one in 36s
+	// 20 sent; 0 left; the next one in 36s
 }

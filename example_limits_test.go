@@ -2,6 +2,7 @@ package stint_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -20,13 +21,13 @@ const (
 )
 
 var names = stint.Names{
-	LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress, Limit: stint.PerMinute(5)},
-	OrdersPerAccount: {Label: "OrdersPerAccount", ID: idformat.RegID, Limit: stint.PerHour(100)},
+	LoginsPerAddress: {Label: "LoginsPerAddress", IDs: stint.IPAddress, Limit: stint.PerMinute(5)},
+	OrdersPerAccount: {Label: "OrdersPerAccount", IDs: idformat.RegID, Limit: stint.PerHour(100)},
 	FailuresPerHost: {
-		Label:    "FailuresPerHost",
-		ID:       stint.Tuple(idformat.RegID, idformat.Hostname),
-		Override: idformat.RegID,
-		Limit:    stint.PerHour(3),
+		Label:       "FailuresPerHost",
+		IDs:         stint.Tuple(idformat.RegID, idformat.Hostname),
+		OverrideIDs: idformat.RegID,
+		Limit:       stint.PerHour(3),
 	},
 }
 
@@ -63,6 +64,14 @@ func ExampleParseLimit() {
 	// stint: limit "0/1d": count is 0, want at least 1
 }
 
+// A limit in a configuration in JSON. It works in YAML, and as a flag, too.
+func ExampleLimit_UnmarshalText() {
+	var config struct{ PerAccount, PerDay stint.Limit }
+	err := json.Unmarshal([]byte(`{"PerAccount": "300/1h burst 50", "PerDay": "1000/day@Europe/Berlin leased"}`), &config)
+	fmt.Println(config.PerAccount.Burst, config.PerDay, config.PerDay.Durability, err)
+	// Output: 50 1000/day@Europe/Berlin leased <nil>
+}
+
 // Each limit is beside its name. An override holds for some ids.
 func ExampleNewLimits() {
 	limits := must(stint.NewLimits(names,
@@ -73,13 +82,13 @@ func ExampleNewLimits() {
 	_, err := stint.NewLimits(stint.Names{1: {Label: "Forgotten"}})
 	fmt.Println(err)
 	// Output:
-	// 60/1h true
-	// 3/1h true
+	// 60/1h
+	// 3/1h
 	// stint: Forgotten: it has no limit: give its NameSpec a Limit, or stint.Unlimited
 }
 
 // Our own monitoring is never denied.
-func ExampleUnlimited() {
+func ExampleLimit_unlimited() {
 	limits := must(stint.NewLimits(names,
 		stint.Override{Key: LoginsPerAddress.Key("10.0.0.1"), Limit: stint.Unlimited}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
@@ -127,43 +136,50 @@ func ExampleOverride() {
 	limits := must(stint.NewLimits(plans, slices.Concat(pro("key-1"), pro("key-2"))...))
 	fmt.Println(limits.For(PerMinute.Key("key-1")))
 	fmt.Println(limits.For(PerMinute.Key("key-3")))
-	_, limited := limits.For(PerDay.Key("key-2"))
-	fmt.Println(limited)
+	fmt.Println(limits.For(PerDay.Key("key-2")))
 
 	// A customer buys the plan. The old Limits stay as they are.
 	others, err := limits.With(pro("key-3")...)
 	fmt.Println(err)
 	fmt.Println(others.For(PerMinute.Key("key-3")))
 	// Output:
-	// 100/1m true
-	// 10/1m true
-	// false
+	// 100/1m
+	// 10/1m
+	// unlimited
 	// <nil>
-	// 100/1m true
+	// 100/1m
 }
 
-// Tokens move from one tenant's floor to another's. The total is promised to the
-// last token before and after, so one call changes both.
+// A customer moves to a larger plan, and another one is no longer special.
 func ExampleLimits_With() {
-	const Total, Tenant, Floor stint.Name = 1, 2, 3
-	floor := func(id string, tokens int64) stint.Override {
-		return stint.Override{Key: Floor.Key(id), Limit: stint.PerSecond(tokens).WithBurst(10)}
-	}
+	const PerKey stint.Name = 1
 	limits := must(stint.NewLimits(stint.Names{
-		Total:  {Label: "Total", ID: stint.Shared, Limit: stint.PerSecond(1000)},
-		Tenant: {Label: "Tenant", Limit: stint.PerSecond(900), Parent: Total, Floor: Floor},
-		Floor:  {Label: "TenantFloor"},
-	}, floor("acme", 200), floor("globex", 800)))
+		PerKey: {Label: "PerKey", Limit: stint.PerMinute(10)},
+	}, stint.Override{Key: PerKey.Key("acme"), Limit: stint.PerMinute(100)}))
 
-	_, err := limits.With(floor("acme", 700))
+	moved, err := limits.With(
+		stint.Override{Key: PerKey.Key("globex"), Limit: stint.PerMinute(500), Comment: "until March"},
+		stint.Override{Key: PerKey.Key("acme")},
+	)
 	fmt.Println(err)
-	moved, err := limits.With(floor("acme", 700), floor("globex", 300))
-	fmt.Println(err)
-	fmt.Println(moved.For(Floor.Key("acme")))
+	for o := range moved.Overrides(PerKey) {
+		fmt.Println(o.Key.ID, o.Limit, o.Comment)
+	}
 	// Output:
-	// stint: Total: the floors of Tenant add up to 1500/1s: want no more than its 1000/1s
 	// <nil>
-	// 700/1s burst 10 true
+	// globex 500/1m until March
+}
+
+// Override says which plan an id has, in any spelling of the id.
+func ExampleLimits_Override() {
+	limits := must(stint.NewLimits(names, stint.Override{Key: OrdersPerAccount.Key("12345678"), Limit: stint.PerHour(1000)}))
+	for _, id := range []string{"12345678", "87654321"} {
+		plan, ok := limits.Override(OrdersPerAccount.Key(id))
+		fmt.Println(ok, plan.Burst)
+	}
+	// Output:
+	// true 1000
+	// false 0
 }
 
 // A customer buys a larger plan while the program runs, leaves it, and is blocked
@@ -191,7 +207,7 @@ func ExampleLimiter_SetOverrides() {
 	// false 0 blocked <nil>
 }
 
-func ExampleBlocked() {
+func ExampleLimit_blocked() {
 	limits := must(stint.NewLimits(names,
 		stint.Override{Key: LoginsPerAddress.Key("10.0.0.1"), Limit: stint.Blocked}))
 	limiter := must(stint.New(stint.NewMemStore(), limits, nil))
@@ -289,54 +305,4 @@ func ExampleLimit_DividedBy() {
 	// 20/4m burst 5 for each of 4
 	// 12s instead of 3s
 	// true
-}
-
-// Two tenants of a server that can serve 1000 requests a second. Each is
-// guaranteed 200, and may use what the other leaves.
-func ExampleLimits_Share() {
-	const (
-		Total       stint.Name = 1
-		Tenant      stint.Name = 2
-		TenantFloor stint.Name = 3
-	)
-	limits, err := stint.NewLimits(stint.Names{
-		Total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerSecond(1000)},
-		Tenant:      {Label: "Tenant", Limit: stint.PerSecond(900), Parent: Total, Floor: TenantFloor},
-		TenantFloor: {Label: "TenantFloor"},
-	},
-		stint.Override{Key: TenantFloor.Key("acme"), Limit: stint.PerSecond(200)},
-		stint.Override{Key: TenantFloor.Key("globex"), Limit: stint.PerSecond(200)},
-	)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	limiter, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return now }})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer limiter.Close()
-
-	greedy := 0
-	for limiter.Allow(Tenant.Key("acme")) {
-		greedy++
-	}
-	fmt.Println("acme alone:", greedy)
-	d, _ := limiter.Spend(Tenant.Key("globex"), 200)
-	fmt.Println("globex has its floor:", d.Allowed)
-	d, _ = limiter.Spend(Tenant.Key("acme"), 1)
-	fmt.Println("acme has to wait", d.RetryAfter)
-
-	_, floor, kept, _ := limits.Share(Tenant.Key("acme"))
-	fmt.Println("loans leave", kept, "for", floor.ID, "and the others")
-	st := limiter.Stats().Limits
-	fmt.Println("allowed:", st[Tenant].Allowed, "paid by floors:", st[TenantFloor].Allowed)
-	// Output:
-	// acme alone: 600
-	// globex has its floor: true
-	// acme has to wait 5ms
-	// loans leave 400 for acme and the others
-	// allowed: 601 paid by floors: 201
 }

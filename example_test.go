@@ -64,7 +64,7 @@ func Example() {
 
 	const Logins stint.Name = 1 // the number is what the file stores: it keeps its meaning
 
-	names := stint.Names{Logins: {Label: "Logins", ID: stint.IPAddress, Limit: stint.PerMinute(3)}}
+	names := stint.Names{Logins: {Label: "Logins", IDs: stint.IPAddress, Limit: stint.PerMinute(3)}}
 	limits, err := stint.NewLimits(names)
 	if err != nil {
 		log.Fatal(err)
@@ -110,7 +110,7 @@ func ExampleDurability() {
 		Exports:  {Label: "Exports", Limit: exports},
 	}))
 	for _, name := range []stint.Name{Searches, Logins, Exports} {
-		limit, _ := limits.For(name.Key("alice"))
+		limit := limits.For(name.Key("alice"))
 		fmt.Println(limit, limit.Durability)
 	}
 	// Output:
@@ -206,18 +206,14 @@ func ExampleLimiter_Refund() {
 	limiter, clock := newLimiter(OrdersPerAccount, stint.PerHour(20))
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
-	spent := limiter.Now()
-	d, err := limiter.Spend(key, 10)
-	fmt.Println(d.Remaining, err)
+	spent, err := limiter.Spend(key, 10)
+	fmt.Println(spent.Remaining, err)
 	clock.pass(6 * time.Minute) // 2 tokens are back
-	d, err = limiter.Refund(key.Cost(4).SpentAt(spent))
-	fmt.Println(d.Remaining, err)
-	d, err = limiter.Refund(key.Cost(4).SpentAt(stint.JustSpent)) // the instant is not known
+	d, err := limiter.Refund(key.Cost(4).SpentAt(spent.At()))
 	fmt.Println(d.Remaining, err)
 	// Output:
 	// 10 <nil>
 	// 14 <nil>
-	// 18 <nil>
 }
 
 // Two limits, per minute and per day, must both admit.
@@ -288,17 +284,20 @@ func ExampleLimiter_DoEach() {
 		{Key: LoginsPerAddress.Key("10.0.0.3"), Cost: 3},
 	}
 	ds := make([]stint.Decision, len(reqs))
-	err := limiter.DoEach(context.Background(), reqs, ds)
+	var each stint.EachError
+	errors.As(limiter.DoEach(context.Background(), reqs, ds), &each)
 	for i, d := range ds {
+		if each != nil && each[i] != nil {
+			fmt.Println(reqs[i].Key, each[i])
+			continue
+		}
 		fmt.Println(reqs[i].Key, d.Allowed, d.Remaining)
 	}
-	fmt.Println(err)
 	// Output:
 	// 1:10.0.0.1 true 0
 	// 1:10.0.0.2 true 1
 	// 1:10.0.0.1 false 0
-	// 1:10.0.0.3 false 0
-	// request 3: stint: cost over burst: 3 of 2 for LoginsPerAddress:10.0.0.3
+	// 1:10.0.0.3 stint: cost over burst: 3 of 2 for LoginsPerAddress:10.0.0.3
 }
 
 // Three places in the queue of a limit that lets one through each second.
@@ -321,7 +320,7 @@ func ExampleLimiter_Reserve() {
 }
 
 // Cancel leaves the queue, and returns the tokens.
-func ExampleReservation_Cancel() {
+func ExampleLimiter_Reserve_cancel() {
 	limiter, c := newLimiter(OrdersPerAccount, stint.PerHour(1))
 	defer limiter.Close()
 	key := OrdersPerAccount.Key("12345678")
@@ -409,38 +408,24 @@ func ExampleLimiter_Hold() {
 	// false 2h0m0s <nil>
 }
 
-func ExampleLimiter_Release() {
+// A ban of a day was too long: it becomes one of an hour, and then none.
+func ExampleLimiter_SetHold() {
 	limiter, c := newLimiter(FailuresPerHost, stint.PerHour(60))
 	defer limiter.Close()
 	key := FailuresPerHost.Key("12345678:example.com")
-	if _, err := limiter.Hold(key, c.now().Add(5*time.Minute)); err != nil {
+	if _, err := limiter.Hold(key, c.now().Add(24*time.Hour)); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(limiter.Allow(key))
-	if err := limiter.Release(key); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(limiter.Allow(key))
-	// Output:
-	// false
-	// true
-}
-
-// Another machine has said when the bucket is full there. An earlier instant,
-// which comes late, changes nothing.
-func ExampleLimiter_Raise() {
-	limiter, c := newLimiter(OrdersPerAccount, stint.PerHour(60))
-	defer limiter.Close()
-	key := OrdersPerAccount.Key("12345678")
-	for _, ahead := range []time.Duration{20 * time.Minute, 10 * time.Minute, 5 * time.Hour} {
-		full, err := limiter.Raise(stint.Request{Key: key}, c.now().Add(ahead))
-		bucket := must(limiter.Bucket(key))
-		fmt.Println(full.UTC().Format(time.TimeOnly), bucket.Remaining, bucket.ResetAfter, err)
+	for _, until := range []time.Time{c.now().Add(time.Hour), {}} {
+		if err := limiter.SetHold(key, until); err != nil {
+			log.Fatal(err)
+		}
+		d, err := limiter.Spend(key, 1)
+		fmt.Println(d.Allowed, d.RetryAfter, err)
 	}
 	// Output:
-	// 00:20:00 40 20m0s <nil>
-	// 00:20:00 40 20m0s <nil>
-	// 01:00:00 0 1h0m0s <nil>
+	// false 1h0m0s <nil>
+	// true 0s <nil>
 }
 
 func ExampleLimiter_Buckets() {
@@ -480,7 +465,7 @@ func ExampleLimiter_Held() {
 		log.Fatal(err)
 	}
 	for held := range limiter.Held() {
-		fmt.Println(held.Key.ID, "until", held.Until.UTC().Format(time.TimeOnly))
+		fmt.Println(held.Key.ID, "until", held.HeldUntil.UTC().Format(time.TimeOnly))
 	}
 	// Output: 12345678:example.com until 00:05:00
 }
@@ -548,7 +533,7 @@ func ExampleLimiter_Hold_nextRun() {
 	path := filepath.Join(dir, "cooldowns.db")
 
 	firstRun := func(limiter *stint.Limiter) {
-		_, err := limiter.Hold(Requests.Key("api.example.com"), time.Now().Add(time.Hour))
+		_, err := limiter.Hold(Requests.Key("api.example.com"), limiter.Now().Add(time.Hour))
 		fmt.Println(err)
 	}
 	secondRun := func(limiter *stint.Limiter) {

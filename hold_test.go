@@ -40,7 +40,7 @@ func TestHold(t *testing.T) {
 		r.held(key, 88*time.Minute)
 		r.held(shared, 118*time.Minute)
 		require.NoError(t, r.Reset(key))
-		require.NoError(t, r.Release(shared))
+		require.NoError(t, r.SetHold(shared, time.Time{}))
 		r.take(shared, 1)
 
 		r.hold(key, time.Minute)
@@ -100,8 +100,8 @@ func TestHold(t *testing.T) {
 		r.reserve(queued, 1)
 		r.reserve(queued, 1)
 		until := r.clock.Now().Add(time.Hour)
-		want := Held{Key: key, Until: listed()[key].Until}
-		require.True(t, until.Equal(want.Until))
+		want := Held{Key: key, HeldUntil: listed()[key].HeldUntil}
+		require.True(t, until.Equal(want.HeldUntil))
 		require.Equal(t, map[Key]Held{key: want, shared: listed()[shared], queued: {Key: queued, Waiting: 2}}, listed())
 		for range r.Held() {
 			break
@@ -284,8 +284,12 @@ func TestHoldHistories(t *testing.T) {
 					saves := commits > 0 || inForce != 0
 					switch rnd.IntN(3) {
 					case 0:
-						c.name, inForce = "Release", 0
-						c.err = begin(func() error { return r.Release(key) })
+						if rnd.IntN(2) == 0 {
+							d, end = -time.Hour, 0
+						}
+						saves = commits > 0 || end != inForce
+						c.name, inForce = fmt.Sprint("SetHold ", d), end
+						c.err = begin(func() error { return r.SetHold(key, r.Now().Add(d)) })
 					case 1:
 						want := max(end, inForce)
 						saves = want != 0 && (commits > 0 || want != inForce)

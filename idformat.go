@@ -2,9 +2,7 @@ package stint
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/stint-go/stint/internal/spell"
 )
@@ -24,10 +22,10 @@ type IDFormat interface {
 // The formats of one part. Their errors wrap ErrInvalidID.
 var (
 	// AnyID is 1 to 512 bytes, as they are.
-	AnyID IDFormat = spell.NewFormat("anyID", func(id string) (string, error) { return id, nil })
+	AnyID IDFormat = spell.AnyID
 
-	// Shared is the empty id: one bucket for everyone, that of name.Key("").
-	Shared IDFormat = spell.Shared
+	// Single is the empty id: one bucket for everyone, that of name.Key("").
+	Single IDFormat = spell.Single
 
 	// IPAddress is an IPv4 or IPv6 address without a zone. An IPv4-mapped IPv6
 	// address is the IPv4 address.
@@ -38,45 +36,17 @@ var (
 // them, such as "12345678:example.com". Only the last part may contain a colon.
 // A nil format means AnyID.
 func Tuple(formats ...IDFormat) IDFormat {
-	t := &tuple{}
-	for _, f := range formats {
-		switch f := f.(type) {
-		case nil:
-			t.parts = append(t.parts, AnyID)
-		case *tuple:
-			t.parts = append(t.parts, f.parts...)
-		default:
-			t.parts = append(t.parts, f)
+	parts := make([]spell.Format, len(formats))
+	for i, f := range formats {
+		if parts[i] = f; f == nil {
+			parts[i] = AnyID
 		}
 	}
-	return t
-}
-
-type tuple struct{ parts []IDFormat }
-
-func (t *tuple) String() string { return spell.Call("tuple", t.parts) }
-
-func (t *tuple) Canonical(id string) (string, error) {
-	ids := strings.SplitN(id, ":", len(t.parts))
-	if len(ids) != len(t.parts) {
-		return "", spell.Invalid(t, id, fmt.Errorf("want %d parts, not %d", len(t.parts), len(ids)))
-	}
-	for i, part := range ids {
-		canonical, err := spell.Canonical(t.parts[i], part)
-		if err == nil && i < len(ids)-1 && strings.Contains(canonical, ":") {
-			err = fmt.Errorf("its canonical spelling %s holds a colon", spell.Quote(canonical))
-		}
-		if err != nil {
-			err = fmt.Errorf("part %d, %s: %s", i+1, spell.Quote(part), spell.Reason(err))
-			return "", spell.Invalid(t, id, err)
-		}
-		ids[i] = canonical
-	}
-	return spell.Finish(t, id, strings.Join(ids, ":"), nil)
+	return spell.NewTuple(parts)
 }
 
 func ipAddress(id string) (string, error) {
-	if isIPv4(id) {
+	if spell.IsIPv4(id) {
 		return id, nil
 	}
 	addr, err := netip.ParseAddr(id)
@@ -86,39 +56,12 @@ func ipAddress(id string) (string, error) {
 	case addr.Zone() != "":
 		return "", errors.New("want an address without a zone")
 	}
-	return addr.Unmap().String(), nil
-}
-
-// isIPv4 reports whether id is an IPv4 address in the spelling of netip.
-func isIPv4(id string) bool {
-	dots, digits, n := 0, 0, 0
-	for i := range len(id) {
-		switch c := id[i]; {
-		case c == '.' && digits > 0:
-			dots, digits, n = dots+1, 0, 0
-		case '0' <= c && c <= '9' && (digits == 0 || n > 0):
-			digits, n = digits+1, 10*n+int(c-'0')
-		default:
-			return false
-		}
-		if n > 255 {
-			return false
-		}
-	}
-	return dots == 3 && digits > 0
+	return spell.Address(addr).String(), nil
 }
 
 func (s NameSpec) format() IDFormat {
-	if s.ID == nil {
+	if s.IDs == nil {
 		return AnyID
 	}
-	return s.ID
-}
-
-// parts returns the number of parts that the ids of a format have.
-func parts(f IDFormat) int {
-	if t, ok := f.(*tuple); ok {
-		return len(t.parts)
-	}
-	return 1
+	return s.IDs
 }

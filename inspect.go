@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
-	"github.com/stint-go/stint/internal/table"
 )
 
 // Bucket is the state of one bucket.
 type Bucket struct {
 	Key        Key
-	Limit      Limit // zero if none is configured
-	Remaining  int64 // whole tokens; 0 if no limit is configured
+	Limit      Limit // Unlimited if there is none
+	Remaining  int64 // whole tokens; 0 if it is Unlimited or Blocked
 	ResetAfter time.Duration
 	HeldUntil  time.Time // zero if there is no hold
 }
@@ -76,74 +75,39 @@ func (l *Limiter) Bucket(key Key) (Bucket, error) {
 }
 
 func (l *Limiter) bucket(key Key) (Bucket, error) {
-	r := request{asked: asked{key: key, op: opCheck}}
-	if err := r.locate(l); err != nil {
+	if err := checkID(key.ID); err != nil {
 		return Bucket{}, err
 	}
-	s := r.shard
-	s.Lock()
-	for s.Limits != nil && !r.findLocked() {
-		r.limits, r.removals = limitsIn(s), s.Removals()
-		s.Mu.Unlock()
-		_, err := r.limits.resolve(key)
-		if err != nil {
-			return Bucket{}, err
-		}
-		if r.tat, err = l.cache.Load(uint16(r.key.Name), r.key.ID); err != nil {
-			return Bucket{}, err
-		}
-		s.Lock()
+	seen, err := l.cache.Read(cacheKey(key))
+	if err != nil {
+		return Bucket{}, err
 	}
-	defer s.Mu.Unlock()
-	if s.Limits == nil {
-		return Bucket{}, ErrClosed
-	}
-	b, _ := l.inspectLocked(s, r.hash, key, r.tat)
+	b, _ := bucketOf(key, &seen)
 	return b, nil
 }
 
 // inspect returns the state of a bucket with this TAT in the store. A live
 // bucket is not full, or is held. A resident one is in memory.
 func (l *Limiter) inspect(key Key, stored int64) (b Bucket, live, resident bool) {
-	if len(key.ID) > maxIDLen {
+	if checkID(key.ID) != nil {
 		return Bucket{}, false, false // not one of stint's
 	}
-	s, h := l.cache.Shard(uint16(key.Name), key.ID)
-	s.Lock()
-	defer s.Mu.Unlock()
-	if s.Limits == nil {
+	seen, ok := l.cache.Look(cacheKey(key), stored)
+	if !ok {
 		return Bucket{}, false, true
 	}
-	_, resident = s.Find(uint16(key.Name), key.ID, h)
-	b, live = l.inspectLocked(s, h, key, stored)
-	return b, live, resident
+	b, live = bucketOf(key, &seen)
+	return b, live, seen.Resident
 }
 
-func (l *Limiter) inspectLocked(s *cache.Shard, h uint64, key Key, stored int64) (b Bucket, live bool) {
-	now := l.clock.Now()
-	limits := limitsIn(s)
-	rule, _ := limits.resolve(key)
-	r := &limits.rules[rule]
-	g := s.GateLocked(cacheKey(key))
-	tat := stored
-	i, resident := s.Find(uint16(key.Name), key.ID, h)
-	if resident {
-		tat = s.At(i).TAT()
+func bucketOf(key Key, seen *cache.Seen) (b Bucket, live bool) {
+	r := seen.Rule
+	b = Bucket{Key: key, Limit: limitOf(r), ResetAfter: time.Duration(r.ResetAfter(seen.TAT, seen.Now))}
+	if r.Limited() {
+		b.Remaining = r.Remaining(seen.TAT, seen.Now)
 	}
-	if rule > blocked && (!resident || s.At(i).Has(table.Uncut)) {
-		tat = r.clamp(tat, now)
-	}
-	if resident {
-		tat = g.Tail(tat)
-	}
-	b = Bucket{Key: key, Limit: r.limit, ResetAfter: time.Duration(r.resetAfter(tat, now))}
-	if rule > blocked {
-		b.Remaining = r.remaining(tat, now)
-	}
-	if g != nil && g.Hold > now {
-		b.HeldUntil = time.Unix(0, g.Hold)
-	}
-	return b, b.ResetAfter > 0 || !b.HeldUntil.IsZero()
+	b.HeldUntil = endOfHold(seen.Hold)
+	return b, b.ResetAfter > 0 || seen.Hold != 0
 }
 
 // Snapshot writes a copy of the store's file, with everything spent so far,

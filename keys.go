@@ -32,7 +32,8 @@ type Key struct {
 func (n Name) Key(id string) Key { return Key{n, id} }
 
 // IP returns the bucket of an address, the same one for all of its spellings.
-// An IPv4-mapped IPv6 address is the IPv4 address, and a zone is dropped.
+// An IPv6 address that stands for an IPv4 address is the IPv4 address: mapped, or of
+// NAT64's well-known prefix 64:ff9b::/96. A zone is dropped.
 //
 // The zero Addr gives a Key with an empty ID. A Limiter answers it with
 // ErrInvalidID, so addresses that could not be parsed do not share a bucket.
@@ -40,17 +41,17 @@ func (n Name) IP(addr netip.Addr) Key {
 	if !addr.IsValid() {
 		return Key{Name: n}
 	}
-	return Key{n, addr.Unmap().WithZone("").String()}
+	return Key{n, spell.Address(addr).String()}
 }
 
 // Prefix returns the bucket of the network that an address is in. The network
-// has v4 bits for an IPv4 address, also if it is mapped, and v6 bits for an
+// has v4 bits for an IPv4 address, in each form that IP has, and v6 bits for an
 // IPv6 address.
 //
 // The zero Addr, or more bits than the address has, gives a Key with an empty
 // ID. A Limiter answers it with ErrInvalidID.
 func (n Name) Prefix(addr netip.Addr, v4, v6 int) Key {
-	addr = addr.Unmap()
+	addr = spell.Address(addr)
 	bits := v6
 	if addr.Is4() {
 		bits = v4
@@ -80,20 +81,14 @@ func (k Key) compare(other Key) int {
 // NameSpec is the declaration of one limit.
 type NameSpec struct {
 	Label string   // its name in limits files: "NewOrdersPerAccount"
-	ID    IDFormat // nil means AnyID
+	IDs   IDFormat // nil means AnyID
 	Limit Limit    // of ids without an override; see NewLimits
 
-	// Override is the format of an override's id that is only the leading part
+	// OverrideIDs is the format of an override's id that is only the leading part
 	// of a Tuple. Without it, an override names the whole id. For example, if
-	// ID is Tuple(IPAddress, AnyID) and Override is IPAddress, an override for
+	// IDs is Tuple(IPAddress, AnyID) and OverrideIDs is IPAddress, an override for
 	// 10.0.0.1 covers 10.0.0.1:alice.
-	Override IDFormat
-
-	// Parent is the total that the limit is a share of: its requests need
-	// tokens of the total, too. A total is a Shared limit without a Parent.
-	// Floor is the limit whose overrides promise a part of the total to an id,
-	// whatever others spend. docs/shares.md has the rules. 0 means none.
-	Parent, Floor Name
+	OverrideIDs IDFormat
 }
 
 // Names are the limits that a program declares.
@@ -126,45 +121,13 @@ func (ns Names) Key(name Name, id string) (Key, error) {
 	return Key{name, canonical}, nil
 }
 
-// CanonicalOverride returns the canonical spelling of an id that an Override names.
-// The error is ErrUnknownName or ErrInvalidID.
-func (ns Names) CanonicalOverride(name Name, given string) (string, error) {
-	spec, declared := ns[name]
-	if !declared {
-		return "", notDeclared(name, given)
-	}
-	return spec.canonicalOverride(given)
-}
-
 func notDeclared(name Name, id string) error {
 	return fmt.Errorf("%w %d, for the id %s", ErrUnknownName, name, spell.Quote(id))
 }
 
+// canonicalOverride returns the canonical spelling of an id that an Override names.
 func (spec NameSpec) canonicalOverride(given string) (string, error) {
-	if spec.Override == nil {
-		return spell.Canonical(spec.format(), given)
-	}
-	canonical, err := spell.Canonical(spec.Override, given)
-	if err != nil {
-		return "", err
-	}
-	if n := parts(spec.Override); strings.Count(canonical, ":") != n-1 {
-		why := fmt.Errorf("want %d parts, not %d", n, strings.Count(canonical, ":")+1)
-		return "", spell.Invalid(spec.Override, given, why)
-	}
-	if id, ok := spec.ID.(*tuple); ok { // Key must write the parts in the same way
-		for i, part := range strings.SplitN(canonical, ":", len(id.parts)) {
-			as, why := spell.Canonical(id.parts[i], part)
-			if why == nil && as != part {
-				why = fmt.Errorf("in an id it is %s", spell.Quote(as))
-			}
-			if why != nil {
-				why = fmt.Errorf("part %d, %s: %s", i+1, spell.Quote(part), spell.Reason(why))
-				return "", spell.Invalid(spec.Override, given, why)
-			}
-		}
-	}
-	return canonical, nil
+	return spell.CanonicalOverride(spec.IDs, spec.OverrideIDs, given)
 }
 
 // mistakes returns everything that is wrong with the declarations.
@@ -185,14 +148,14 @@ func (ns Names) mistakes() (errs []error) {
 		} else {
 			labels[spec.Label] = name
 		}
-		if spec.Override == nil {
+		if spec.OverrideIDs == nil {
 			continue
 		}
-		if id, ok := spec.ID.(*tuple); !ok {
-			wrong("Override is %v: want an ID that is a Tuple, not %v",
-				spec.Override, spec.format())
-		} else if len(id.parts) <= parts(spec.Override) {
-			wrong("Override is %v: want fewer parts than the ID, %v, has", spec.Override, id)
+		if id, ok := spec.IDs.(*spell.Tuple); !ok {
+			wrong("OverrideIDs is %v: want IDs that are a Tuple, not %v",
+				spec.OverrideIDs, spec.format())
+		} else if spell.Parts(id) <= spell.Parts(spec.OverrideIDs) {
+			wrong("OverrideIDs is %v: want fewer parts than the IDs, %v, have", spec.OverrideIDs, id)
 		}
 	}
 	return errs

@@ -29,21 +29,17 @@ func promote(l *Limiter, key Key) bool {
 	}
 	at := l.locate(key)
 	s := at.shard
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
+	s.LockFast()
+	defer s.UnlockFast()
 	if i, ok := s.Find(uint16(key.Name), key.ID, at.hash); ok && s.Limits != nil {
-		l.promoteLocked(at, i)
+		l.cache.PromoteLocked(s, i, at.hash)
 	}
-	return laneOf(l, key) != nil
+	return laneAt(l, key) != nil
 }
 
-// laneOf returns the lane of a bucket, or nil.
-func laneOf(l *Limiter, key Key) *cache.Lane {
-	n := l.cache.Lane(l.locate(key).hash)
-	if n == nil || !n.Is(uint16(key.Name), key.ID, l.locate(key).hash) {
-		return nil
-	}
-	return n
+// laneAt returns the lane of a bucket, or nil.
+func laneAt(l *Limiter, key Key) *cache.Lane {
+	return l.laneOf(&ask{key: key, located: l.locate(key)})
 }
 
 // laneRig returns a rig with one limit.
@@ -61,33 +57,58 @@ func TestLaneAfterContention(t *testing.T) {
 	const promoteAfter = 16
 	a := ask{key: hot, located: l.locate(hot)}
 	contended := func(n int) bool {
-		a.shard.Mu.Lock()
-		defer a.shard.Mu.Unlock()
+		a.shard.LockFast()
+		defer a.shard.UnlockFast()
 		for range n {
-			l.contendedLocked(&a)
+			l.cache.ContendedLocked(a.shard, uint16(a.key.Name), a.key.ID, a.hash)
 		}
-		return laneOf(l.Limiter, hot) != nil
+		return laneAt(l.Limiter, hot) != nil
 	}
 	require.False(t, contended(promoteAfter-1))
 	require.True(t, contended(1))
 	require.True(t, l.Allow(hot))
 	i, _ := a.shard.Find(1, "hot", a.hash)
-	require.NotEqual(t, laneOf(l.Limiter, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
+	require.NotEqual(t, laneAt(l.Limiter, hot).TAT(), a.shard.At(i).TAT(), "the spend was not in the lane")
 	require.NoError(t, errorOf(l.Check(hot, 1)))
 	require.EqualValues(t, 998, l.left(hot))
-	require.NotNil(t, laneOf(l.Limiter, hot), "a Check has retired it")
+	require.NotNil(t, laneAt(l.Limiter, hot), "a Check has retired it")
 	ds := make([]Decision, 1)
 	d := l.decided(l.Do(t.Context(), []Request{hot.Cost(1)}, ds))
-	require.Equal(t, ds[0], d)
+	require.Equal(t, timeless(ds)[0], d)
 	require.EqualValues(t, 997, d.Remaining)
-	require.NotNil(t, laneOf(l.Limiter, hot), "a Do of one request has retired it")
+	require.NotNil(t, laneAt(l.Limiter, hot), "a Do of one request has retired it")
 	l.Stats()
-	require.Nil(t, laneOf(l.Limiter, hot), "Stats has not retired it")
+	require.Nil(t, laneAt(l.Limiter, hot), "Stats has not retired it")
 	require.True(t, contended(1), "one wait, and the bucket had a lane before")
 	l.Stats()
 	a = ask{key: other, located: l.locate(other)}
 	require.False(t, contended(promoteAfter-1))
-	require.Nil(t, laneOf(l.Limiter, other))
+	require.Nil(t, laneAt(l.Limiter, other))
+}
+
+// Spends that find the lock taken are those that count for a lane.
+func TestLaneOfWaiters(t *testing.T) {
+	l := laneRig(t, PerMinute(1_000_000))
+	hot := Name(1).Key("hot")
+	require.True(t, l.Allow(hot))
+	s := l.locate(hot).shard
+	for range 10_000 { // some spends may come when the lock is free again
+		begun, ended := make(chan struct{}), make(chan struct{})
+		s.LockFast()
+		go func() {
+			defer close(ended)
+			close(begun)
+			l.Allow(hot)
+		}()
+		<-begun
+		runtime.Gosched()
+		s.UnlockFast()
+		<-ended
+		if laneAt(l.Limiter, hot) != nil {
+			return
+		}
+	}
+	t.Error("the bucket has no lane")
 }
 
 // Buckets that a lane cannot decide on get none.
@@ -107,6 +128,22 @@ func TestLaneOnlyForPlainBuckets(t *testing.T) {
 	l.hold(Name(1).Key("a"), time.Minute)
 	require.False(t, l.Allow(Name(1).Key("a")), "the hold")
 	require.False(t, promote(l.Limiter, Name(1).Key("a")), "a bucket with a hold")
+}
+
+// A request with a limit of its own is not decided by the rule of a lane.
+func TestLaneOfGivenLimit(t *testing.T) {
+	l := laneRig(t, PerMinute(9))
+	key := Name(1).Key("a")
+	require.True(t, l.Allow(key))
+	require.True(t, promote(l.Limiter, key))
+	ds := make([]Decision, 1)
+	require.NoError(t, l.DoEach(t.Context(), []Request{{Key: key, Cost: 1, Limit: PerMinute(9)}}, ds))
+	require.EqualValues(t, 7, ds[0].Remaining)
+	promote(l.Limiter, key)
+	require.NoError(t, l.DoEach(t.Context(), []Request{{Key: key, Cost: 1, Limit: PerMinute(9).WithBurst(3)}}, ds))
+	require.EqualValues(t, 3, ds[0].Limit.Burst)
+	require.EqualValues(t, 0, ds[0].Remaining)
+	require.True(t, ds[0].Allowed)
 }
 
 // Every decision is counted once, in a lane or not, and also if its lane was
@@ -201,7 +238,7 @@ func (c *laneCall) do(t *testing.T, l *rig, key Key) {
 	case "check":
 		d, err = l.Check(key, c.cost)
 	case "refund":
-		d, err = l.Refund(key.Cost(c.cost).SpentAt(JustSpent))
+		d, err = l.Refund(key.Cost(c.cost).SpentAt(inFuture))
 	case "all":
 		d, err = l.SpendAll(Request{Key: key, Cost: c.cost})
 	case "each":
@@ -263,13 +300,13 @@ func TestLaneGivesUp(t *testing.T) {
 	hot := Name(1).Key("hot")
 	require.True(t, l.Allow(hot))
 	require.True(t, promote(l.Limiter, hot))
-	n := laneOf(l.Limiter, hot)
+	n := laneAt(l.Limiter, hot)
 	begun, now := n.TAT(), l.clock.Now().UnixNano()
-	one := ask{key: hot, cost: 1, op: opSpend, now: now}
 	var allowed, declined atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
+			one := ask{key: hot, cost: 1, now: now}
 			for range 200_000 {
 				switch l.decideInLane(n, &one, nil, 1) {
 				case fastAllowed:

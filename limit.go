@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +11,7 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/calendar"
-	"github.com/stint-go/stint/internal/queue"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/spell"
 )
 
@@ -40,7 +41,8 @@ const (
 	blockedKind
 )
 
-// Two Limits without numbers, for all ids or for those of an Override.
+// Two Limits without numbers, for all ids or for those of an Override. Compare a Limit
+// with them by ==.
 var (
 	// Unlimited is the absence of a limit: every request is allowed.
 	Unlimited = Limit{kind: unlimitedKind}
@@ -51,12 +53,6 @@ var (
 	// keeps its state for a later limit: Refund changes nothing.
 	Blocked = Limit{kind: blockedKind}
 )
-
-// IsUnlimited reports whether the limit is Unlimited.
-func (l Limit) IsUnlimited() bool { return l.kind == unlimitedKind }
-
-// IsBlocked reports whether the limit is Blocked.
-func (l Limit) IsBlocked() bool { return l.kind == blockedKind }
 
 // PerSecond returns a limit of n tokens in a second, with a burst of n.
 func PerSecond(n int64) Limit { return Limit{Burst: n, Count: n, Period: time.Second} }
@@ -106,8 +102,8 @@ func (l Limit) DividedBy(n int64) Limit {
 		return l
 	}
 	l.Burst = max(1, l.Burst/n)
-	if n > maxTolerance/interval { // then the new burst is 1
-		l.Count, l.Period = 1, maxTolerance
+	if n > gcra.MaxTolerance/interval { // then the new burst is 1
+		l.Count, l.Period = 1, gcra.MaxTolerance
 	} else if int64(l.Period) == l.Count*interval && n <= math.MaxInt64/int64(l.Period) {
 		l.Period *= time.Duration(n)
 	} else {
@@ -154,17 +150,29 @@ func ParseLimit(s string) (Limit, error) {
 			wrong[0].Field = "count"
 		}
 		errs[2] = wrong[0]
-	case errs[1] != nil || errs[2] == nil || period == "":
+	case period == "" || !strings.ContainsAny(count, "0123456789") || errs[1] == nil && errs[2] == nil:
 		errs[2] = errors.New("want count/period such as 5/1m, 300/3h or 1/1d burst 10")
-	default:
-		if meant := spell.MeantPeriod(period); meant != "" && meant != period {
-			meant = count + "/" + meant + strings.TrimPrefix(s, steady)
-			if _, err := ParseLimit(meant); err == nil {
-				errs[2] = fmt.Errorf("%w; did you mean %s?", errs[2], meant)
-			}
+	case errors.Is(errs[1], strconv.ErrRange):
+		errs[2] = &spell.FieldError{Field: "count", Value: count, Want: "at most 9223372036854775807"}
+	case errs[1] != nil:
+		errs[2] = &spell.FieldError{Field: "count", Value: spell.Quote(count), Want: spell.WantInteger}
+	}
+	if meant := meantLimit(steady); meant != steady {
+		meant += strings.TrimPrefix(s, steady)
+		if _, err := ParseLimit(meant); err == nil {
+			errs[2] = fmt.Errorf("%w; did you mean %s?", errs[2], meant)
 		}
 	}
 	return Limit{}, fmt.Errorf("stint: limit %s: %w", spell.Quote(s), errs[2])
+}
+
+// meantLimit returns what a text such as "1,000/1h", "5r/s" or "5 per minute" may
+// stand for.
+func meantLimit(s string) string {
+	count, period, _ := strings.Cut(strings.Replace(s, " per ", "/", 1), "/")
+	count = strings.TrimSuffix(strings.NewReplacer(",", "", "_", "", " ", "").Replace(count), "r")
+	period = strings.TrimSpace(period)
+	return count + "/" + cmp.Or(spell.MeantPeriod(period), period)
 }
 
 // String returns the limit as ParseLimit reads it, without Queue and
@@ -189,6 +197,72 @@ func (l Limit) String() string {
 	return s
 }
 
+// MarshalText returns the limit as UnmarshalText reads it: as String does, with its
+// Queue and its Durability: "5/1m burst 20 queue 100 leased". It is empty for the
+// zero Limit. So a Limit can be a field of JSON or YAML, or a flag of flag.TextVar. If
+// the limit is not valid, the error is a ConfigError.
+func (l Limit) MarshalText() ([]byte, error) {
+	if l.isZero() {
+		return nil, nil
+	}
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	text := l.String()
+	if l.Queue > 0 {
+		text += queueWord + strconv.FormatInt(l.Queue, 10)
+	}
+	if l.Durability != 0 {
+		text += " " + l.Durability.String()
+	}
+	return []byte(text), nil
+}
+
+// UnmarshalText reads what ParseLimit reads, then " queue 100" and a Durability if
+// they are there, and also "unlimited", "blocked" and the empty text of the zero
+// Limit.
+func (l *Limit) UnmarshalText(text []byte) error {
+	s := string(text)
+	switch s {
+	case "":
+		*l = Limit{}
+		return nil
+	case Unlimited.String():
+		*l = Unlimited
+		return nil
+	case Blocked.String():
+		*l = Blocked
+		return nil
+	}
+	var level Durability
+	if i := strings.LastIndexByte(s, ' '); i >= 0 {
+		if d, err := ParseDurability(s[i+1:]); err == nil {
+			level, s = d, s[:i]
+		}
+	}
+	s, queued, hasQueue := strings.Cut(s, queueWord)
+	parsed, err := ParseLimit(s)
+	if err != nil {
+		return err
+	}
+	if hasQueue {
+		if parsed.Queue, err = spell.Int(queued); err == nil && parsed.Queue < 1 {
+			err = errors.New("want 1 or more")
+		}
+		if err != nil {
+			return fmt.Errorf("stint: limit %s: queue: %w", spell.Quote(string(text)), err)
+		}
+	}
+	parsed.Durability = level
+	if err := parsed.Validate(); err != nil { // a quota that follows the calendar has no queue
+		return err
+	}
+	*l = parsed
+	return nil
+}
+
+const queueWord = " queue "
+
 // Validate returns nil, or a ConfigError for each field that is out of range.
 func (l Limit) Validate() error {
 	var errs []error
@@ -196,28 +270,6 @@ func (l Limit) Validate() error {
 		errs = append(errs, &ConfigError{Err: m})
 	}
 	return errors.Join(errs...)
-}
-
-// Interval returns T, the time in which one token returns: Period ÷ Count,
-// rounded up to a nanosecond. It is 0 for a limit that is not valid. For a quota
-// that follows the calendar, Interval and Tolerance are its Period: no token
-// returns before the period ends, and PeriodAt knows when that is.
-func (l Limit) Interval() time.Duration {
-	if l.FollowsCalendar() {
-		return l.Period
-	}
-	interval, _, _ := intervalOf(l.Burst, l.Count, int64(l.Period))
-	return time.Duration(interval)
-}
-
-// Tolerance returns τ, the time in which an empty bucket refills: Burst times
-// the Interval. It is 0 for a limit that is not valid.
-func (l Limit) Tolerance() time.Duration {
-	if l.FollowsCalendar() {
-		return l.Period
-	}
-	interval, _, _ := intervalOf(l.Burst, l.Count, int64(l.Period))
-	return time.Duration(l.Burst * interval)
 }
 
 // mistakes returns the fields that are out of range.
@@ -253,7 +305,7 @@ func (l Limit) mistakes() (errs []*spell.FieldError) {
 	check(l.Count >= 1, "count", l.Count, "at least 1")
 	check(l.Period >= 1, "period", spell.ShortPeriod(l.Period), "more than 0")
 	if errs == nil { // each field is in range: one may be too large for the others
-		_, field, want := newRate(l.Burst, l.Count, int64(l.Period))
+		_, field, want := gcra.NewRate(l.Burst, l.Count, int64(l.Period))
 		check(field != "burst", field, l.Burst, want)
 		check(field != "count", field, l.Count, want)
 	}
@@ -292,36 +344,6 @@ func ParseDurability(s string) (Durability, error) {
 	}
 	return 0, fmt.Errorf("stint: durability is %s, want %s", spell.Quote(s), spell.WantDurability)
 }
-
-// rule is one limit, ready for the arithmetic.
-type rule struct {
-	limit   Limit
-	rate    rate
-	periods *calendar.Clock // nil unless the limit follows the calendar
-}
-
-// level returns the Durability of the limit. cmp.Or takes several times as long,
-// because it puts its arguments into an array and loops over that.
-func (r *rule) level(byDefault Durability) Durability {
-	if r.limit.Durability != 0 {
-		return r.limit.Durability
-	}
-	return byDefault
-}
-
-// queueRate returns what a queue has to know of the limit.
-func (r *rule) queueRate() queue.Rate {
-	return queue.Rate{Interval: r.rate.interval, Tolerance: r.rate.tolerance}
-}
-
-// limited reports whether the rule has arithmetic: it is neither Unlimited nor
-// Blocked.
-func (r *rule) limited() bool { return r.rate.burst != 0 }
-
-var (
-	unlimitedRule rule // in a Decision its Limit is zero
-	blockedRule   = rule{limit: Blocked}
-)
 
 // isZero is a comparison with Limit{}, which the compiler makes a call that reads
 // the Limit in larger pieces than the caller has just written it.

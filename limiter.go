@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -13,28 +14,25 @@ import (
 	"github.com/stint-go/stint/internal/cache"
 	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/events"
+	"github.com/stint-go/stint/internal/gcra"
 )
 
 // Limiter decides whether requests may pass. Open and New make one. Its
 // methods may be called from any number of goroutines.
 type Limiter struct {
-	// Locks, in this order: declareMu, limitsMu, those of package cache, plansMu.
+	// Locks, in this order: declareMu, limitsMu, those of package cache.
 	// statsMu and the mutexes of given, of lines and of rulebooks come last, and no
 	// other is taken while one of them is held.
 
-	opts      Options
-	cache     *cache.Cache
-	clock     *clock.Clock
-	hasShares atomic.Bool // some limit in force has a Parent, or had one
-	store     Store
-	events    *emitter
+	opts   Options
+	cache  *cache.Cache
+	clock  *clock.Clock
+	store  Store
+	events *emitter
 
 	declareMu sync.Mutex             // held by SetLimits and Declare, while the store enters Names
 	limitsMu  sync.Mutex             // held by all that put limits in force; never during a save
 	limits    atomic.Pointer[Limits] // the newest
-	plansMu   sync.Mutex             // guards base and plans
-	base      *Limits                // of Open or SetLimits
-	plans     map[Key]Override       // that SetOverrides put in force, if KeepOverrides is set
 	given     givenRules             // for limits that requests bring
 	lines     lines                  // of callers that wait for the next period
 
@@ -65,16 +63,16 @@ type Limiter struct {
 // time. To force an answer, embed that Limiter in a struct of your own and
 // replace Do, with which the doors of this module decide.
 //
-// Deciders are compared with ==, so a Decider must be comparable, as a pointer
-// is.
+// Doors use a Decider as the key of a map, so it must be comparable: use a
+// pointer.
 type Decider interface {
 	Limits() *Limits
 	Now() time.Time
 	Do(ctx context.Context, reqs []Request, ds []Decision) (Decision, error)
 	Refund(reqs ...Request) (Decision, error)
-	Wait(ctx context.Context, req Request) (spent time.Time, err error)
+	Wait(ctx context.Context, req Request) (Decision, error)
 	Hold(key Key, until time.Time) (end time.Time, err error)
-	Release(key Key) error
+	SetHold(key Key, until time.Time) error
 	Bucket(key Key) (Bucket, error)
 }
 
@@ -92,11 +90,8 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case limits == nil:
+	if limits == nil {
 		return nil, errors.New("stint: Open: no limits")
-	case o.ReadOnly:
-		return nil, errReadOnly
 	}
 	if path, err = boltstore.Resolve(path); err != nil { // SetAsideCorrupt renames the file, not a link to it
 		return nil, fmt.Errorf("stint: %w", err)
@@ -122,10 +117,9 @@ func Open(path string, limits *Limits, opts *Options) (*Limiter, error) {
 	return l, err
 }
 
-var errReadOnly = errors.New("stint: ReadOnly is for OpenBolt: a Limiter has to write")
-
 func openFile(path string, limits *Limits, o Options) (*Limiter, error) {
-	store, err := OpenBolt(path, limits.Names(), &o)
+	file := BoltOptions{LockTimeout: o.LockTimeout, MaxResident: o.MaxResident}
+	store, err := openStore(path, limits.Names(), file, o.ErrorIfNotExists, true)
 	if err != nil {
 		return nil, err
 	}
@@ -149,45 +143,47 @@ func New(store Store, limits *Limits, opts *Options) (*Limiter, error) {
 		return nil, errors.New("stint: New: no store")
 	case limits == nil:
 		return nil, errors.New("stint: New: no limits")
-	case o.ReadOnly || isReadOnly(store):
-		return nil, errReadOnly
+	case isReadOnly(store):
+		return nil, errors.New("stint: New: the store is ReadOnly, and a Limiter has to write")
 	}
 	l := &Limiter{
 		opts:   o,
-		clock:  clock.New(o.Now, o.wall, o.machine, endOfTime),
+		clock:  clock.New(o.Now, o.wall, o.machine, gcra.EndOfTime),
 		store:  store,
 		errs:   make(map[Name]int64),
 		closed: make(chan struct{}),
 	}
-	l.putInForce(limits)
-	l.base = limits
-	if err := store.Declare(limits.Names()); err != nil {
-		return nil, err
-	}
+	l.limits.Store(limits)
 	l.events = &emitter{clock: l.clock}
 	l.cache = cache.New(cache.Options{
-		Store: storeForCache(store), Clock: l.clock, Tell: l.events.tell(), Level: cache.Level(o.Durability), MaxResident: o.MaxResident,
+		Store: storeForCache(store), Clock: l.clock, Tell: l.events.tell(), Level: gcra.Level(o.Durability), MaxResident: o.MaxResident,
 		Interval: o.FlushInterval, Timeout: o.CommitTimeout,
-	}, forCache(limits))
+	}, limits.inForce())
 	var names []uint16
 	for _, name := range limits.order {
 		names = append(names, uint16(name))
 	}
-	wrong, err := l.cache.Begin(names, limits.moveBack(l.clock))
+	wrong, back, err := l.cache.Begin()
+	if err == nil { // nothing is written to a store before all of it was read that can be refused
+		err = store.Declare(limits.Names())
+	}
 	if err != nil {
 		return nil, err
 	}
+	if back > 0 {
+		l.cache.MoveBack(back, names, limits.moveBack(l.clock))
+	}
 	l.events.queue = events.New(o.OnEvent)
 	if wrong != 0 {
-		l.events.emit(Event{Kind: ClockWrong, Step: wrong, Err: l.clock.Health()})
+		l.events.emit(Event{Kind: ClockWrong, Err: l.clock.Health()})
 	}
 	l.cache.Start()
 	return l, nil
 }
 
-// moveBack returns where a bucket moves to if the clock was ahead when it was
-// saved, and is believed now. Buckets that cannot be moved are cut down when they
-// are loaded: they wait for as long as an empty bucket.
+// moveBack returns the function that moves TATs back after a save whose clock was
+// ahead of the one that is believed now. A bucket that it does not move counts as
+// empty when it is loaded.
 //
 // Periods of the calendar do not move: what was used in the present one stays
 // used, and a bucket of a later one is empty until the present one ends. Buckets
@@ -198,10 +194,10 @@ func (ls *Limits) moveBack(c *clock.Clock) func(key cache.Key, tat, back int64) 
 		rule, err := ls.resolve(Key{Name(key.Name), key.ID})
 		r := &ls.rules[rule]
 		switch {
-		case err != nil || !r.limited():
+		case err != nil || !r.Limited():
 			return 0, false
-		case r.periods != nil:
-			return r.clamp(tat, c.Now()), true
+		case r.Periods != nil:
+			return r.Clamp(tat, c.Now()), true
 		}
 		return back, true
 	}
@@ -262,10 +258,10 @@ func (l *Limiter) isClosed() bool {
 	}
 }
 
-// Close saves every bucket as it is, and closes the store. Later calls, and
-// those that wait in queues, return ErrClosed. Close waits until callers of Wait
-// whose context has ended have returned their tokens. A second Close returns what
-// the first did.
+// Close saves every bucket as it is, and closes the store. If the file was removed,
+// Close puts it back with all buckets. Later calls, and those that wait in queues,
+// return ErrClosed. Close waits until callers of Wait whose context has ended have
+// returned their tokens. A second Close returns what the first did.
 func (l *Limiter) Close() error {
 	l.closing.Do(func() {
 		l.limitsMu.Lock() // what would put limits in force after this returns ErrClosed
@@ -274,10 +270,12 @@ func (l *Limiter) Close() error {
 		l.lines.mu.Unlock()
 		l.limitsMu.Unlock()
 		l.lines.callers.Wait()
-		if err := l.cache.Close(); err != nil {
-			l.closeErr = fmt.Errorf("stint: the last flush: %w", err)
+		err := l.cache.Close()
+		l.closeErr = l.store.Close()
+		removed := errors.Is(err, ErrGone) && errors.Is(err, fs.ErrNotExist)
+		if err != nil && !removed { // the store puts a removed file back, or says why not
+			l.closeErr = errors.Join(fmt.Errorf("stint: the last flush: %w", err), l.closeErr)
 		}
-		l.closeErr = errors.Join(l.closeErr, l.store.Close())
 		l.events.queue.Close()
 	})
 	return l.closeErr

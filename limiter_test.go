@@ -189,11 +189,11 @@ func TestNoSpace(t *testing.T) {
 			ds, begun := make([]Decision, len(reqs)), time.Now()
 			err := r.DoEach(context.Background(), reqs, ds)
 			require.ErrorIs(t, err, ErrFull)
-			require.ErrorContains(t, err, "request 0:")
-			require.ErrorContains(t, err, "request 99:")
+			require.ErrorContains(t, err, "requests 0 to 49: ")
 			require.ErrorIs(t, err, ErrUnknownName)
-			for _, at := range []int{70, 80, 81} {
-				require.NotContains(t, err.Error(), fmt.Sprintf("request %d:", at))
+			each := eachOf(t, err, len(reqs))
+			for i, want := range map[int]error{0: ErrFull, 60: ErrUnknownName, 70: nil, 80: nil, 81: nil, 99: ErrFull} {
+				require.ErrorIs(t, each[i], want)
 			}
 			require.Equal(t, 5*time.Second, time.Since(begun), "the requests wait once")
 			for i, d := range ds {
@@ -335,8 +335,6 @@ func TestEventLogValue(t *testing.T) {
 			`event.kind="flush failed" ` + prefix + ` event.error="disk full"`},
 		{Event{Kind: FlushRecovered, Time: at}, `event.kind="flush recovered" ` + prefix},
 		{Event{Kind: 99, Time: at}, "event.kind=EventKind(99) " + prefix},
-		{Event{Kind: ClockStepped, Time: at, Step: -time.Hour},
-			`event.kind="clock stepped" ` + prefix + ` event.step=-1h0m0s`},
 		{Event{Kind: FileSetAside, Time: at, Err: ErrCorrupt, Path: "quota.db.corrupt-1"},
 			`event.kind="file set aside" ` + prefix + fmt.Sprintf(" event.error=%q", ErrCorrupt) +
 				" event.path=quota.db.corrupt-1"},
@@ -352,11 +350,10 @@ func TestErrorsNameTheLabel(t *testing.T) {
 	queue, commits := PerMinute(3), PerMinute(3)
 	queue.Queue, commits.Durability = 1, Synced
 	r := rigOn(t, NewMemStore(), limitsOf(t, Names{
-		logins: {Label: "Logins", Limit: queue}, everyone: {Label: "Everyone", ID: Shared, Limit: PerMinute(3)},
+		logins: {Label: "Logins", Limit: queue}, everyone: {Label: "Everyone", IDs: Single, Limit: PerMinute(3)},
 		daily: {Label: "Daily", Limit: EachDay(3, nil)}, off: {Label: "Off", Limit: Blocked},
 		held: {Label: "Held", Limit: commits},
 	}, nil), Options{})
-	shares := shareRig(t, Memory)
 	bob := logins.Key("bob")
 	soon, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -365,7 +362,6 @@ func TestErrorsNameTheLabel(t *testing.T) {
 	r.take(daily.Key("bob"), 3)
 	each := []Request{bob.Cost(4)}
 	r.disk.fail(errDisk, "save")
-	const noShares = "stint: not for shares of a total: "
 	for _, c := range []struct {
 		err, kind error
 		text      string
@@ -384,15 +380,6 @@ func TestErrorsNameTheLabel(t *testing.T) {
 		{errorOf(r.Wait(soon, daily.Key("bob").Cost(1))),
 			context.DeadlineExceeded, "stint: wait for Daily:bob: its turn would come too late: in "},
 		{errorOf(r.Hold(held.Key("bob"), r.clock.Now().Add(time.Hour))), errDisk, "stint: hold Held:bob: "},
-		{errorOf(shares.Spend(theTotal, 801)), ErrCostOverBurst, "stint: cost over burst: 801 of 800 for Total"},
-		{errorOf(shares.Spend(acmeFloor, 1)), errors.ErrUnsupported, noShares + "TenantFloor:acme is a floor"},
-		{errorOf(shares.Reserve(acme.Cost(1))), errors.ErrUnsupported, noShares + "Tenant:acme has no queue"},
-		{errorOf(shares.Raise(acme.Cost(0), shares.clock.Now())),
-			errors.ErrUnsupported, noShares + "Tenant:acme cannot be raised"},
-		{errorOf(shares.SpendAll(Request{Key: theTotal, Limit: PerSecond(1)})),
-			errors.ErrUnsupported, noShares + "Total is a total"},
-		{errorOf(shares.SpendAll(Request{Key: acme, Limit: EachDay(1, nil)})),
-			errors.ErrUnsupported, noShares + "Tenant:acme cannot be held to 1/day"},
 	} {
 		require.ErrorIs(t, c.err, c.kind)
 		require.ErrorContains(t, c.err, c.text)
@@ -426,7 +413,7 @@ func TestBucketStates(t *testing.T) {
 		perID.Key("never seen"): {Key{}, limit, 5, 0, none},
 		perID.Key(longest):      {Key{}, limit, 5, 0, until},
 		queued:                  {Key{}, PerSecond(1), 0, 3 * time.Second, none},
-		off.Key("a"):            {},
+		off.Key("a"):            {Limit: Unlimited},
 	} {
 		want.Key = key
 		require.Equal(t, want, r.bucket(key), key)
@@ -591,7 +578,7 @@ func TestHealth(t *testing.T) {
 		r.disk.shut()
 		flushed := make(chan error)
 		go func() { flushed <- r.Flush() }()
-		for r.Stats().Saving.IsZero() {
+		for r.cache.Stats().Saving.IsZero() {
 			runtime.Gosched()
 		}
 		require.EqualError(t, r.Health(), errDisk.Error())
@@ -612,5 +599,50 @@ func TestHealth(t *testing.T) {
 			r.tick()
 			require.NoError(t, r.Health())
 		})
+	})
+}
+
+// TestCostZero: a request that costs nothing passes, however much was used, unless
+// the bucket is held, has a queue, or is Blocked. It changes no TAT.
+func TestCostZero(t *testing.T) {
+	key := perID.Key("a")
+	for name, c := range map[string]struct{ from, to Limit }{
+		"quota":   {EachDay(100, nil), EachDay(50, nil)},
+		"rolling": {PerDay(100), PerDay(100).WithBurst(50)},
+		"zone":    {EachDay(100, nil), EachDay(50, zoneOf(t, "Asia/Kathmandu"))},
+	} {
+		for _, given := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, "/given ", given), func(t *testing.T) {
+				r := rigFrom(t, "2026-11-23T12:00:00Z", c.from)
+				r.take(key, 80)
+				zero := Request{Key: key}
+				if given {
+					zero.Limit = c.to
+				} else {
+					require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: c.to})))
+				}
+				for _, mode := range []Mode{CheckAndSpend, CheckOnly, SpendOnly, UpTo} {
+					zero.Mode, zero.Cost = mode, 0
+					d := r.spendAll(zero)
+					require.True(t, d.Allowed, "mode %d: %v", mode, d.RetryAfter)
+					require.Zero(t, d.Taken)
+					require.True(t, d.Remaining == 0 || mode == SpendOnly)
+				}
+				zero.Mode, zero.Cost = CheckAndSpend, 1
+				require.False(t, r.spendAll(zero).Allowed)
+				zero.Cost = 0
+				r.hold(key, time.Minute)
+				require.Equal(t, time.Minute, r.spendAll(zero).RetryAfter)
+			})
+		}
+	}
+	t.Run("in a lane", func(t *testing.T) {
+		r := newRig(t)
+		r.take(key, 1)
+		Promote(r.Limiter, key)
+		r.clock.Advance(time.Hour)
+		was := r.cache.Lane(r.locate(key).hash).TAT()
+		require.True(t, r.spend(key, 0).Allowed)
+		require.Equal(t, was, r.cache.Lane(r.locate(key).hash).TAT())
 	})
 }

@@ -8,15 +8,16 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
-	"github.com/stint-go/stint/internal/share"
 	"github.com/stint-go/stint/internal/spell"
 )
 
 // Override is a limit of one id, in place of the default of its Name. A plan is
 // a list of them, one for each Name that it changes.
 type Override struct {
-	Key     Key    // the id, or the leading part of it that NameSpec.Override declares
+	Key     Key    // the id, or the leading part of it that NameSpec.OverrideIDs declares
 	Limit   Limit  // the zero Limit removes an override
 	Comment string // why, or until when
 }
@@ -24,14 +25,12 @@ type Override struct {
 // Limits are the limits of a program, a default for each Name and overrides.
 // They are immutable: With returns a copy, and Limiter.SetLimits replaces them.
 type Limits struct {
-	rules     []rule      // in the book when the Limits were made
-	members   []member    // by Name; nil if no limit has a Parent
+	rules     []gcra.Rule // in the book when the Limits were made
 	book      *rulebook   // shared with the results of With
 	order     []Name      // all that are declared
 	specs     []NameSpec  // by index in order
 	settings  []settings  // by Name
 	overrides []overrides // by index in order
-	totals    []share.Sum // of the floors of each total
 }
 
 // overrides has the overrides of one Name, by canonical id.
@@ -42,7 +41,8 @@ type overrides struct {
 
 // settings are what resolve needs to know about a Name.
 type settings struct {
-	declared, shared bool
+	declared, single bool
+	lent             bool   // by Declare: SetLimits keeps it declared
 	index            uint32 // in Limits.order
 	rule             uint32 // of ids without an override
 	leading          int    // parts that an override names; 0 means all
@@ -67,15 +67,6 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		b.declare(name, names[name])
 	}
-	var trees int
-	var wrong map[Name][]string
-	ls.members, trees, wrong = names.members()
-	ls.totals = make([]share.Sum, trees)
-	for _, name := range slices.Sorted(maps.Keys(wrong)) {
-		for _, text := range wrong[name] {
-			b.mistaken(name, nil, "%s", text)
-		}
-	}
 	lists := make(map[Name][]*Override)
 	for i := range overrides {
 		o := &overrides[i]
@@ -83,8 +74,7 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	}
 	for i, name := range ls.order {
 		l := ls.specs[i].Limit
-		isFloor := ls.member(name).role == floorRole // without a limit it promises nothing
-		if l == (Limit{}) && lists[name] == nil && !isFloor {
+		if l == (Limit{}) && lists[name] == nil {
 			b.wrong(name, errors.New("it has no limit: give its NameSpec a Limit, or stint.Unlimited"))
 		}
 		ls.settings[name].rule = b.rule(name, nil, cmp.Or(l, Unlimited))
@@ -92,7 +82,6 @@ func NewLimits(names Names, overrides ...Override) (*Limits, error) {
 	for _, name := range slices.Sorted(maps.Keys(lists)) {
 		b.override(name, lists[name])
 	}
-	b.checkShares()
 	if b.errs != nil {
 		return nil, errors.Join(b.errs...)
 	}
@@ -109,9 +98,18 @@ func (ls *Limits) withNames(names Names) (*Limits, error) {
 	with.settings, with.overrides = slices.Clone(ls.settings), slices.Clone(ls.overrides)
 	with.order, with.specs = slices.Clone(ls.order), slices.Clone(ls.specs)
 	b := limitsBuilder{ls: &with}
+	numbers := make(map[string]Name, len(ls.order))
+	for i, name := range ls.order {
+		numbers[ls.specs[i].Label] = name
+	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		spec := names[name]
+		if number, ok := numbers[spec.Label]; ok && number != name {
+			b.wrong(number, fmt.Errorf("%w: it is %d, not %d", ErrNameMismatch, number, name))
+			continue
+		}
 		if with.declares(name) {
+			with.settings[name].lent = true
 			if with.label(name) != spec.Label {
 				b.wrong(name, fmt.Errorf("%w: %d has this label, not %s", ErrNameMismatch, name, spell.Quote(spec.Label)))
 			}
@@ -119,9 +117,7 @@ func (ls *Limits) withNames(names Names) (*Limits, error) {
 		}
 		spec.Limit = Unlimited
 		b.declare(name, spec)
-		if spec.Parent != 0 || spec.Floor != 0 {
-			b.wrong(name, errors.New("it has a Parent or a Floor: declare it with NewLimits"))
-		}
+		with.settings[name].lent = true
 	}
 	if errs := append(b.errs, with.Names().mistakes()...); errs != nil {
 		return nil, errors.Join(errs...)
@@ -129,11 +125,33 @@ func (ls *Limits) withNames(names Names) (*Limits, error) {
 	return &with, nil
 }
 
+// withLent returns the limits with the Names that Declare has added to old.
+func (ls *Limits) withLent(old *Limits) (*Limits, error) {
+	lent := make(Names)
+	for i, name := range old.order {
+		if old.settings[name].lent {
+			lent[name] = NameSpec{Label: old.specs[i].Label, IDs: old.specs[i].IDs}
+		}
+	}
+	if len(lent) == 0 {
+		return ls, nil
+	}
+	return ls.withNames(lent)
+}
+
+// lends reports whether Declare has added all of the names, with these labels.
+func (ls *Limits) lends(names Names) bool {
+	for name, spec := range names {
+		if !ls.declares(name) || !ls.settings[name].lent || ls.label(name) != spec.Label {
+			return false
+		}
+	}
+	return true
+}
+
 // With returns the limits with other overrides, such as another plan of an id.
 // An override with the zero Limit removes the one of its Key. All others stay.
-// The error is a ConfigError for each mistake, joined. With checks the limits
-// that come of it, and nothing in between: tokens can move from one floor to
-// another even if the total is promised to the last token.
+// The error is a ConfigError for each mistake, joined.
 //
 // With takes microseconds, however many ids there are, because both Limits share
 // what they have in common. A limit that is new to them takes 250 bytes. When a
@@ -163,7 +181,6 @@ func (ls *Limits) with(overrides []Override) (*Limits, []Override, error) {
 			o.rules, o.comments = o.rules.Without(c.Key.ID), o.comments.Without(c.Key.ID)
 		}
 	}
-	b.recheckShares(ls, changes)
 	if b.errs != nil {
 		return nil, nil, errors.Join(b.errs...)
 	}
@@ -213,12 +230,12 @@ func (b *limitsBuilder) declare(name Name, spec NameSpec) {
 		b.ls.settings = append(b.ls.settings, settings{})
 	}
 	s := &b.ls.settings[name]
-	s.declared, s.shared = true, spec.ID == Shared
+	s.declared, s.single = true, spec.IDs == Single
 	s.index = uint32(len(b.ls.order))
 	b.ls.order, b.ls.specs = append(b.ls.order, name), append(b.ls.specs, spec)
 	b.ls.overrides = append(b.ls.overrides, overrides{})
-	if spec.Override != nil {
-		s.leading = parts(spec.Override)
+	if spec.OverrideIDs != nil {
+		s.leading = spell.Parts(spec.OverrideIDs)
 	}
 }
 
@@ -232,7 +249,6 @@ func (b *limitsBuilder) override(name Name, list []*Override) {
 	var rules idmap.Builder[uint32]
 	var comments idmap.Builder[string]
 	for _, o := range list {
-		b.checkListed(*o)
 		rule := b.rule(name, &o.Key, o.Limit)
 		id, err := spec.canonicalOverride(o.Key.ID)
 		if err == nil && !rules.Put(id, rule) {
@@ -255,8 +271,7 @@ func (b *limitsBuilder) wrong(name Name, err error) {
 // the override of a key, or of the default if there is none.
 func (b *limitsBuilder) rule(name Name, override *Key, l Limit) (index uint32) {
 	mistakes := l.mistakes()
-	onCalendar := l.FollowsCalendar() && b.ls.member(name).role != plainRole
-	if mistakes == nil && !onCalendar {
+	if mistakes == nil {
 		var err error
 		if index, b.ls.rules, err = b.ls.book.number(l); err != nil {
 			b.wrong(name, err)
@@ -267,26 +282,21 @@ func (b *limitsBuilder) rule(name Name, override *Key, l Limit) (index uint32) {
 	if override != nil {
 		prefix = fmt.Sprintf("override of %s: ", spell.Quote(override.ID))
 	}
-	if onCalendar {
-		b.mistaken(name, override, "%s%v follows the calendar: a total, its shares and its floors are rates",
-			prefix, l)
-		return 0
-	}
 	for _, m := range mistakes {
 		b.wrong(name, fmt.Errorf("%s%w", prefix, m))
 	}
 	return 0
 }
 
-// For returns the limit of a bucket: its override, or else the default. It
-// returns false if the bucket is unlimited, or if a Limiter does not accept the
-// key.
-func (ls *Limits) For(key Key) (Limit, bool) {
+// For returns the limit of a bucket: its override, or else the default. A key that a
+// Limiter does not accept is Unlimited.
+func (ls *Limits) For(key Key) (l Limit) {
 	r, err := ls.resolve(key)
-	if err != nil || r == unlimited {
-		return Limit{}, false
+	if err != nil {
+		return Unlimited
 	}
-	return ls.rules[r].limit, true
+	l.set(&ls.rules[r]) // a copy of what limitOf returns takes 11 of 33 ns
+	return l
 }
 
 // Spec returns the declaration of a Name, whose Limit is that of ids without an
@@ -319,11 +329,30 @@ func (ls *Limits) Overrides(name Name) iter.Seq[Override] {
 		for _, id := range slices.Sorted(o.rules.IDs()) {
 			rule, _ := o.rules.Get(id)
 			comment, _ := o.comments.Get(id)
-			if !yield(Override{name.Key(id), cmp.Or(ls.rules[rule].limit, Unlimited), comment}) {
+			if !yield(Override{name.Key(id), limitOf(&ls.rules[rule]), comment}) {
 				return
 			}
 		}
 	}
+}
+
+// Override returns the limit that an id has by an override: Unlimited and Blocked
+// count, and the default of the Name does not. The id is in any spelling, as in an
+// Override. It returns false if there is no override for it.
+func (ls *Limits) Override(key Key) (Limit, bool) {
+	spec, ok := ls.Spec(key.Name)
+	if !ok {
+		return Limit{}, false
+	}
+	id, err := spec.canonicalOverride(key.ID)
+	if err != nil {
+		return Limit{}, false
+	}
+	rule, ok := ls.overrides[ls.index(key.Name)].rules.Get(id)
+	if !ok {
+		return Limit{}, false
+	}
+	return limitOf(&ls.rules[rule]), true
 }
 
 // CountOverrides returns the number of ids that have an override.
@@ -341,7 +370,7 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 		return 0, fmt.Errorf("%w %d", ErrUnknownName, key.Name)
 	}
 	s := &ls.settings[key.Name]
-	if (key.ID == "") != s.shared || len(key.ID) > maxIDLen {
+	if (key.ID == "") != s.single || len(key.ID) > maxIDLen {
 		_, err := spell.Finish(ls.specs[s.index].format(), key.ID, key.ID, nil)
 		return 0, fmt.Errorf("%w (%s)", err, ls.label(key.Name))
 	}
@@ -353,6 +382,17 @@ func (ls *Limits) resolve(key Key) (uint32, error) {
 		}
 	}
 	return s.rule, nil
+}
+
+// inForce returns the limits for the cache.
+func (ls *Limits) inForce() *cache.Limits {
+	return &cache.Limits{Rules: ls.rules, Resolve: func(key cache.Key) (rule, byDefault uint32, err error) {
+		rule, err = ls.resolve(Key{Name(key.Name), key.ID})
+		if err == nil {
+			byDefault = ls.settings[key.Name].rule
+		}
+		return rule, byDefault, err
+	}}
 }
 
 // leading returns the first parts of an id, or all of it if parts is 0. ok is
@@ -370,15 +410,6 @@ func leading(id string, parts int) (first string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-// accepts reports whether ls is not nil and resolves the key.
-func (ls *Limits) accepts(key Key) bool {
-	if ls == nil {
-		return false
-	}
-	_, err := ls.resolve(key)
-	return err == nil
 }
 
 func (ls *Limits) declares(name Name) bool {

@@ -1,8 +1,11 @@
 package stint
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -14,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/internal/testlength"
 )
@@ -33,6 +36,53 @@ func TestDurability(t *testing.T) {
 			require.Equal(t, text, Durability(i).String())
 		}
 	}
+}
+
+// A Limit is a field of JSON, and a flag, with all that it has.
+func TestLimitText(t *testing.T) {
+	with := func(l Limit, queue int64, level Durability) Limit {
+		l.Queue, l.Durability = queue, level
+		return l
+	}
+	for text, limit := range map[string]Limit{
+		"":                                    {},
+		"unlimited":                           Unlimited,
+		"blocked":                             Blocked,
+		"300/3h":                              {Burst: 300, Count: 300, Period: 3 * time.Hour},
+		"5/1m burst 20":                       PerMinute(5).WithBurst(20),
+		"5/1m burst 20 queue 100 leased":      with(PerMinute(5).WithBurst(20), 100, Leased),
+		"5/1m queue 1":                        with(PerMinute(5), 1, 0),
+		"5/1m memory":                         with(PerMinute(5), 0, Memory),
+		"1000/month":                          EachMonth(1000, nil),
+		"50/day@Europe/Berlin from 4h synced": with(EachDay(50, zoneOf(t, "Europe/Berlin")).StartingAt(4*time.Hour), 0, Synced),
+	} {
+		type config struct{ Limit Limit }
+		data, err := json.Marshal(config{limit})
+		require.NoError(t, err)
+		require.Equal(t, `{"Limit":"`+text+`"}`, string(data))
+		var got config
+		require.NoError(t, json.Unmarshal(data, &got))
+		require.Equal(t, limit, got.Limit)
+
+		flags := flag.NewFlagSet("", flag.ContinueOnError)
+		flags.TextVar(&got.Limit, "limit", PerHour(1), "")
+		require.NoError(t, flags.Parse([]string{"-limit", text}))
+		require.Equal(t, limit, got.Limit)
+	}
+	for text, want := range map[string]string{
+		"5":                    `want count/period`,
+		"5/1m queue":           `period is "1m queue"`,
+		"5/1m queue 0":         `stint: limit "5/1m queue 0": queue: want 1 or more`,
+		"5/1m queue x":         `queue: number is "x"`,
+		"5/1m leased queue 10": `period is "1m leased"`,
+		"5/day queue 10":       `queue is 10, want none`,
+		"5/1m durable":         `period is "1m durable"`,
+	} {
+		l := PerHour(7)
+		require.ErrorContains(t, l.UnmarshalText([]byte(text)), want)
+		require.Equal(t, PerHour(7), l)
+	}
+	require.ErrorAs(t, errorOf(Limit{Burst: 1}.MarshalText()), new(*ConfigError))
 }
 
 func TestParseLimit(t *testing.T) {
@@ -73,11 +123,20 @@ func TestParseLimit(t *testing.T) {
 		"2000000000/1s": "count is 2000000000, want at most 1 per nanosecond of the period",
 	}
 	for _, text := range []string{
-		"", "5", "/", "5/", "/1m", "05/1m", "+5/1m", "5 / 1m", "5/1m burst ", "5/1m burst 020", "5/1m burst 20 burst 20",
-		"9223372036854775808/1m", strings.Repeat("5", 1000),
+		"", "5", "/", "5/", "/1m", "ten/1m", "5/1m burst ", "5/1m burst 020", "5/1m burst 20 burst 20",
+		strings.Repeat("5", 1000),
 	} {
 		mistakes[text] = form
 	}
+	for text, want := range map[string]string{
+		"1,000/1h": "; did you mean 1000/1h?", "1_000/1h": "; did you mean 1000/1h?", "5r/s": "; did you mean 5/1s?",
+		"5 / 1m": "; did you mean 5/1m?", "30r/m burst 5": "; did you mean 30/1m burst 5?", "1.5/1h": "", "05/1m": "", "+5/1m": "",
+	} {
+		count, _, _ := strings.Cut(text, "/")
+		mistakes[text] = "count is " + spell.Quote(count) + ", want a plain decimal integer" + want
+	}
+	mistakes["5 per minute"] = form + "; did you mean 5/1m?"
+	mistakes["9223372036854775808/1m"] = "count is 9223372036854775808, want at most 9223372036854775807"
 	for _, period := range []string{"60", "1y", "100000w", "99999999999h", "1m/1m", "1m burst", "months"} {
 		mistakes["5/"+period] = "period is " + spell.Quote(period) + ", want a duration such as 90s, 180m, 36h, 1d or 2w"
 	}
@@ -118,17 +177,16 @@ func TestLimitValidate(t *testing.T) {
 	}
 	for _, line := range []int{0, 7} { // of an error of package limitsfile
 		place := []string{7: ":7"}[line]
-		require.EqualError(t, &ConfigError{"defaults.yml", line, "A", errFickle}, "defaults.yml"+place+": A: not today")
+		require.EqualError(t, &ConfigError{File: "defaults.yml", Line: line, Label: "A", Err: errFickle}, "defaults.yml"+place+": A: not today")
 	}
 }
 
 // Unlimited and Blocked are kinds of their own, which no numbers make.
 func TestLimitKinds(t *testing.T) {
-	for _, l := range []Limit{{}, PerHour(1), {Burst: math.MaxInt64, Period: -1}, EachDay(1, nil), Unlimited, Blocked} {
-		require.Equal(t, l == Unlimited, l.IsUnlimited())
-		require.Equal(t, l == Blocked, l.IsBlocked())
+	for _, l := range []Limit{{}, PerHour(1), {Burst: math.MaxInt64, Period: -1}, EachDay(1, nil)} {
+		require.False(t, l == Unlimited || l == Blocked)
 	}
-	require.True(t, Unlimited.DividedBy(3).IsUnlimited())
+	require.Equal(t, Unlimited, Unlimited.DividedBy(3))
 	require.NoError(t, errors.Join(Unlimited.Validate(), Blocked.Validate()))
 	require.Equal(t, "unlimited blocked", fmt.Sprint(Unlimited, " ", Blocked))
 	require.Zero(t, Blocked.Interval())
@@ -150,12 +208,12 @@ func FuzzLimit(f *testing.F) {
 }
 
 var resolveNames = Names{
-	1: {Label: "PerIP", ID: IPAddress},
-	2: {Label: "PerAccountAndHost", ID: Tuple(number, word), Override: number},
-	3: {Label: "Everyone", ID: Shared},
+	1: {Label: "PerIP", IDs: IPAddress},
+	2: {Label: "PerAccountAndHost", IDs: Tuple(number, word), OverrideIDs: number},
+	3: {Label: "Everyone", IDs: Single},
 	4: {Label: "Off", Limit: Unlimited},
 	5: {Label: "OnlyOverridden"},
-	6: {Label: "ThreeParts", ID: Tuple(number, word, AnyID), Override: Tuple(number, word)},
+	6: {Label: "ThreeParts", IDs: Tuple(number, word, AnyID), OverrideIDs: Tuple(number, word)},
 }
 
 func makeLimits(t testing.TB) *Limits {
@@ -209,18 +267,16 @@ func TestResolve(t *testing.T) {
 		i, err := ls.resolve(tc.key)
 		require.ErrorIs(t, err, tc.err, tc.key)
 		require.Equal(t, tc.want == Limit{}, i == 0, tc.key)
-		require.EqualValues(t, tc.want.Interval(), ls.rules[i].rate.interval, tc.key)
+		require.EqualValues(t, tc.want.Interval(), ls.rules[i].Rate.Interval, tc.key)
 
 		if tc.err == nil {
 			require.Zero(t, testing.AllocsPerRun(10, func() { ls.resolve(tc.key) }), tc.key)
 		}
-		l, ok := ls.For(tc.key)
-		require.Equal(t, tc.want, l, tc.key)
-		require.Equal(t, i != 0, ok, tc.key)
+		require.Equal(t, cmp.Or(tc.want, Unlimited), ls.For(tc.key), tc.key)
 	}
 
 	_, err := ls.resolve(Key{3, "x"})
-	require.EqualError(t, err, `stint: invalid id "x": not of format shared: `+
+	require.EqualError(t, err, `stint: invalid id "x": not of format single: `+
 		`there is one bucket for everyone, and its id is empty (Everyone)`)
 	_, err = ls.resolve(Key{1, ""})
 	require.EqualError(t, err, `stint: invalid id "": not of format ipAddress: it is empty (PerIP)`)
@@ -249,17 +305,16 @@ func TestLimitsCopied(t *testing.T) {
 	require.Equal(t, ls.Names()[1], spec)
 	_, ok = ls.Spec(2)
 	require.False(t, ok)
-	l, _ := ls.For(Key{1, "10.0.0.3"})
+	l := ls.For(Key{1, "10.0.0.3"})
 	require.Equal(t, PerSecond(1), l)
-	l, _ = ls.For(Key{1, "10.0.0.2"})
+	l = ls.For(Key{1, "10.0.0.2"})
 	require.Equal(t, PerSecond(2), l)
 }
 
 func TestLimitsOfNothing(t *testing.T) {
 	for _, ls := range []*Limits{limitsOf(t, nil, nil), new(Limits)} {
 		require.ErrorIs(t, errorOf(ls.resolve(Key{1, "x"})), ErrUnknownName)
-		_, ok := ls.For(Key{})
-		require.False(t, ok)
+		require.Equal(t, Unlimited, ls.For(Key{}))
 		require.ErrorIs(t, errorOf(ls.With(Override{Key: Name(1).Key("x"), Limit: PerHour(1)})), ErrUnknownName)
 	}
 }
@@ -267,7 +322,7 @@ func TestLimitsOfNothing(t *testing.T) {
 func TestNewLimitsMistakes(t *testing.T) {
 	names := maps.Clone(resolveNames)
 	names[5], names[8] = NameSpec{Label: "Forgotten"}, NameSpec{Label: "PerIP", Limit: Unlimited}
-	names[9] = NameSpec{Label: "Mixed", ID: Tuple(IPAddress, word), Override: IPAddress}
+	names[9] = NameSpec{Label: "Mixed", IDs: Tuple(IPAddress, word), OverrideIDs: IPAddress}
 	wrong := map[Name]Limit{1: {Count: 1, Period: time.Second}, 6: PerSecond(1)}
 	ls, err := NewLimits(names.WithLimits(wrong),
 		Override{Key: Name(1).Key("10.0.0.2"), Limit: PerSecond(1)},
@@ -292,7 +347,7 @@ func TestNewLimitsMistakes(t *testing.T) {
 		`stint: PerIP: id "10.0.0.2" is overridden already, as "10.0.0.2"`,
 		`stint: PerIP: invalid id "x": not of format ipAddress: want an address such as 10.0.0.1 or 2001:db8::1`,
 		`stint: PerAccountAndHost: invalid id "1234:example.com": not of format number: want a number`,
-		`stint: Everyone: invalid id "*": not of format shared: there is one bucket for everyone, and its id is empty`,
+		`stint: Everyone: invalid id "*": not of format single: there is one bucket for everyone, and its id is empty`,
 		`stint: Mixed: invalid id "2001:db8::1": not of format ipAddress: want 1 parts, not 4`,
 		`stint: unknown name 10 has an override`,
 	}, strings.Split(err.Error(), "\n"))
@@ -344,9 +399,7 @@ func TestLimitOfNameSpec(t *testing.T) {
 		}
 		require.NoError(t, err)
 		for name := Name(1); name <= 3; name++ {
-			got, ok := ls.For(name.Key("any"))
-			require.Equal(t, tc.want[name], got)
-			require.Equal(t, tc.want[name] != Limit{}, ok)
+			require.Equal(t, cmp.Or(tc.want[name], Unlimited), ls.For(name.Key("any")))
 		}
 	}
 	names[1] = NameSpec{Label: "A", Limit: PerSecond(0)}
@@ -362,8 +415,8 @@ func TestWithNames(t *testing.T) {
 	spec, ok := with.Spec(700)
 	require.True(t, ok)
 	require.Equal(t, "New", spec.Label)
-	limit, _ := with.For(perID.Key("a"))
-	want, _ := ls.For(perID.Key("a"))
+	limit := with.For(perID.Key("a"))
+	want := ls.For(perID.Key("a"))
 	require.Equal(t, want, limit)
 	_, err = ls.withNames(Names{perID: {Label: "Another"}, 700: {Label: "New"}})
 	require.ErrorIs(t, err, ErrNameMismatch)
@@ -378,14 +431,13 @@ func TestWithNames(t *testing.T) {
 	require.Empty(t, none.Names())
 }
 
-// The cache has the same levels, and the same rules without arithmetic.
-func TestCacheAgrees(t *testing.T) {
-	for level, same := range map[Durability]cache.Level{
-		Memory: cache.Memory, Flushed: cache.Flushed, Leased: cache.Leased, Synced: cache.Synced,
+// A rule has the same levels as a limit.
+func TestLevelsAgree(t *testing.T) {
+	for level, same := range map[Durability]gcra.Level{
+		Memory: gcra.Memory, Flushed: gcra.Flushed, Leased: gcra.Leased, Synced: gcra.Synced,
 	} {
 		require.EqualValues(t, same, level, level)
 	}
-	require.EqualValues(t, cache.NoLease, blocked)
 }
 
 // planDefaults are the limits of ids without a plan.
@@ -429,6 +481,7 @@ func TestBlocked(t *testing.T) {
 			require.True(t, r.spendAll(Request{Key: b, Cost: 1}, Request{Key: key, Cost: 1, Mode: SpendOnly}).Allowed)
 			ds := make([]Decision, 2)
 			require.NoError(t, r.DoEach(context.Background(), []Request{{Key: key, Cost: 1}, {Key: key}}, ds))
+			ds[0].at, ds[1].at = 0, 0
 			require.Equal(t, []Decision{denied, denied}, ds)
 
 			require.ErrorIs(t, errorOf(r.Reserve(key.Cost(1))), ErrBlocked)
@@ -477,9 +530,7 @@ func TestWith(t *testing.T) {
 	want := maps.Clone(before)
 	want["10.0.0.7 why"] = PerDay(7)
 	require.Equal(t, want, all(other, 1))
-	got, ok := other.For(Name(1).Key("10.0.0.7"))
-	require.True(t, ok)
-	require.Equal(t, PerDay(7), got)
+	require.Equal(t, PerDay(7), other.For(Name(1).Key("10.0.0.7")))
 	again, err := other.With(Override{Key: Name(1).Key("10.0.0.7")})
 	require.NoError(t, err)
 	require.Equal(t, before, all(again, 1))
@@ -499,6 +550,42 @@ func TestWith(t *testing.T) {
 		`stint: PerIP: override of "10.0.0.7": count is 0, want at least 1`)
 	require.Zero(t, ls.CountOverrides(65535))
 	require.Empty(t, all(ls, 65535))
+}
+
+// Override finds what Overrides lists, in any spelling of an id, and nothing else.
+func TestOverride(t *testing.T) {
+	ls, err := makeLimits(t).With(
+		Override{Key: Name(6).Key("1:b.example"), Limit: Blocked},
+		Override{Key: Name(3).Key(""), Limit: PerDay(9)},
+	)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		key  Key
+		want Limit // zero: there is none
+	}{
+		{Name(1).Key("10.0.0.2"), PerSecond(20)},
+		{Name(1).Key("::ffff:10.0.0.2"), PerSecond(20)},
+		{Name(1).Key("10.0.0.9"), Unlimited},
+		{Name(1).Key("10.0.0.1"), Limit{}},
+		{Name(1).Key("x"), Limit{}},
+		{Name(2).Key("1234"), PerMinute(20)},
+		{Name(2).Key("1234:x"), Limit{}},
+		{Name(6).Key("1:B.example"), Blocked},
+		{Name(6).Key("1:b.example:x"), Limit{}},
+		{Name(3).Key(""), PerDay(9)},
+		{Name(3).Key("x"), Limit{}},
+		{Name(4).Key("10.0.0.2"), Limit{}},
+		{Name(0).Key("10.0.0.2"), Limit{}},
+		{Name(65535).Key("10.0.0.2"), Limit{}},
+	} {
+		got, ok := ls.Override(c.key)
+		require.Equal(t, c.want, got, "%v", c.key)
+		require.Equal(t, c.want != Limit{}, ok, "%v", c.key)
+	}
+	without, err := ls.With(Override{Key: Name(1).Key("10.0.0.2")})
+	require.NoError(t, err)
+	_, ok := without.Override(Name(1).Key("10.0.0.2"))
+	require.False(t, ok)
 }
 
 // TestDividedBy holds the laws of a divided limit: n of them admit no more than
@@ -538,5 +625,59 @@ func TestDividedBy(t *testing.T) {
 		if l.Count == 0 {
 			require.Equal(t, l, l.DividedBy(3))
 		}
+	}
+}
+
+// TestWithinWindow holds the limit to its promise: no window has more than n.
+func TestWithinWindow(t *testing.T) {
+	newRateOf := func(t *testing.T, n, period int64) gcra.Rate {
+		l := WithinWindow(n, time.Duration(period))
+		require.NoError(t, l.Validate())
+		r, _, _ := gcra.NewRate(l.Burst, l.Count, period)
+		return r
+	}
+	t.Run("every history of small ones", func(t *testing.T) {
+		const period, end = 6, 15
+		for n := int64(1); n <= period; n++ {
+			r := newRateOf(t, n, period)
+			most := int64(0)
+			for asked := range 1 << end { // a bit for each nanosecond
+				tat, admitted := int64(1000), [end]int64{}
+				for now := range int64(end) {
+					if asked>>now&1 == 0 {
+						continue
+					}
+					next, wait := r.Spend(tat, 1000+now, 1, 0)
+					if wait == 0 {
+						admitted[now] = 1
+					}
+					tat = next
+				}
+				sum := int64(0)
+				for now := range admitted {
+					if sum += admitted[now]; now >= period {
+						sum -= admitted[now-period]
+					}
+					most = max(most, sum)
+				}
+			}
+			if period%n == 0 {
+				require.Equal(t, n, most, "reaches n")
+			}
+			require.LessOrEqual(t, most, n)
+		}
+	})
+	t.Run("share in the long run", func(t *testing.T) {
+		for n := int64(1); n < 10_000; n++ {
+			share := float64(time.Hour) / float64(WithinWindow(n, time.Hour).Interval()) / float64(n)
+			require.GreaterOrEqual(t, share, 0.98-1e-6, n)
+			require.True(t, n >= 50 || share > 1-1e-6, n)
+		}
+		require.Equal(t, Limit{Burst: 1, Count: 1, Period: time.Minute}, WithinWindow(1, time.Minute))
+		require.Equal(t, Limit{Burst: 101, Count: 4900, Period: time.Hour}, WithinWindow(5000, time.Hour))
+	})
+	for _, l := range []Limit{WithinWindow(0, time.Hour), WithinWindow(-100, time.Hour), WithinWindow(1, 0),
+		WithinWindow(2000, time.Microsecond)} {
+		require.Error(t, l.Validate())
 	}
 }

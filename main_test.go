@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -45,7 +46,7 @@ const (
 
 var testNames = Names{
 	perID:    {Label: "PerID", Limit: Unlimited},
-	everyone: {Label: "Everyone", ID: Shared, Limit: Unlimited},
+	everyone: {Label: "Everyone", IDs: Single, Limit: Unlimited},
 	off:      {Label: "Off", Limit: Unlimited},
 	single:   {Label: "Single", Limit: Unlimited},
 	other:    {Label: "Other", Limit: Unlimited},
@@ -150,18 +151,29 @@ func (r *rig) next(limits *Limits) *rig {
 	return rigAt(r.t, r.clock, r.disk.Store, limits, r.opts)
 }
 
+// decided returns a decision without its instant, which it checks.
 func (r *rig) decided(d Decision, err error) Decision {
 	r.t.Helper()
 	require.NoError(r.t, err)
 	requireSound(r.t, d)
+	require.False(r.t, d.At().After(r.Now()), "%+v", d)
+	d.at = 0
 	return d
+}
+
+// timeless takes the instants out of decisions.
+func timeless(ds []Decision) []Decision {
+	for i := range ds {
+		ds[i].at = 0
+	}
+	return ds
 }
 
 func (r *rig) spend(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Spend(key, cost)) }
 func (r *rig) check(key Key, cost int64) Decision { r.t.Helper(); return r.decided(r.Check(key, cost)) }
 func (r *rig) refund(key Key, cost int64) Decision {
 	r.t.Helper()
-	return r.decided(r.Refund(key.Cost(cost).SpentAt(JustSpent)))
+	return r.decided(r.Refund(key.Cost(cost).SpentAt(inFuture)))
 }
 func (r *rig) spendAll(reqs ...Request) Decision { r.t.Helper(); return r.decided(r.SpendAll(reqs...)) }
 
@@ -188,14 +200,6 @@ func (r *rig) place(req Request) Reservation {
 	return place
 }
 
-// raise returns how long the bucket takes to be full after a Raise.
-func (r *rig) raise(req Request, until time.Time) time.Duration {
-	r.t.Helper()
-	full, err := r.Raise(req, until)
-	require.NoError(r.t, err)
-	return full.Sub(r.Now())
-}
-
 func (r *rig) bucket(key Key) Bucket {
 	r.t.Helper()
 	b, err := r.Bucket(key)
@@ -208,9 +212,7 @@ func (r *rig) left(key Key) int64 { r.t.Helper(); return r.check(key, 0).Remaini
 
 func (r *rig) spendUpTo(key Key, cost int64) Decision {
 	r.t.Helper()
-	d, err := r.SpendAll(Request{Key: key, Cost: cost, Mode: UpTo})
-	require.NoError(r.t, err)
-	return d
+	return r.spendAll(Request{Key: key, Cost: cost, Mode: UpTo})
 }
 
 // spent returns how many tokens are missing from the bucket.
@@ -299,13 +301,17 @@ const (
 	maxSave      = 1 << 17
 	sweepRounds  = 64
 	renewalPause = 5 * time.Millisecond
+	quietPause   = 5 * time.Millisecond
 )
+
+// inFuture is the Spent of a refund of a whole cost: it counts as the present.
+var inFuture = time.Unix(0, math.MaxInt64)
 
 // justSpent returns the requests of a refund of the whole costs.
 func justSpent(reqs []Request) []Request {
 	reqs = slices.Clone(reqs)
 	for i := range reqs {
-		reqs[i].Spent = JustSpent
+		reqs[i].Spent = inFuture
 	}
 	return reqs
 }
@@ -361,8 +367,8 @@ func collect(t testing.TB, seq iter.Seq2[Change, error]) (all []Change) {
 
 var errDisk = errors.New("the disk is on fire")
 
-// fakeStore is a Store that calls a hook at each operation. The hook may fail
-// the operation, and saves can be held up.
+// fakeStore is a FileStore that calls a hook at each operation of a Store. The hook
+// may fail the operation, and saves can be held up.
 type fakeStore struct {
 	Store
 	health error
@@ -464,7 +470,10 @@ func (s *fakeStore) do(op storeOp, carryOut func() error) error {
 	return hook(op)
 }
 
-func (s *fakeStore) Room() int { return cmp.Or(s.most, maxSave) }
+func (s *fakeStore) Room() int                     { return cmp.Or(s.most, maxSave) }
+func (s *fakeStore) InPlace() error                { return s.Store.(FileStore).InPlace() }
+func (s *fakeStore) LoadClock() ([]byte, error)    { return s.Store.(FileStore).LoadClock() }
+func (s *fakeStore) SaveClock(record []byte) error { return s.Store.(FileStore).SaveClock(record) }
 
 func (s *fakeStore) Save(changes []Change) error {
 	if len(changes) == 0 { // not counted: it looks whether the file is in place

@@ -27,26 +27,19 @@ import (
 // reclaims them when it needs to.
 type Options struct {
 	Durability      Durability       // of limits that name none; default Flushed
-	FlushInterval   time.Duration    // default 1s
-	MaxResident     int              // buckets in memory, and one for each request under way; default 1<<20
+	FlushInterval   time.Duration    // default 1s; the first change after a quiet one is saved at once
+	MaxResident     int              // most buckets in memory; each request under way may add one; default 1<<20
 	LockTimeout     time.Duration    // longest wait for the file lock; default 1s, then ErrLocked
 	CommitTimeout   time.Duration    // longest wait for a commit; default 5s, then ErrNotDurable
-	KeepOverrides   bool             // SetLimits keeps what SetOverrides put in force; default false
 	FailOpen        bool             // answer of Allow if Spend returns an error; default false
 	SetAsideCorrupt bool             // Open renames a corrupt file to PATH.corrupt-TIME
 	OnEvent         func(Event)      // called with one event at a time; must not call Close
-	Now             func() time.Time // for tests and simulations; must not go backwards
+	Now             func() time.Time // for tests and simulations; any goroutine may call it; must not go backwards
 
 	// ErrorIfNotExists makes Open return fs.ErrNotExist if there is no file, instead
 	// of making one, in which all buckets are full. So a path that is wrong, or a
 	// volume that is not mounted, does not go unnoticed.
 	ErrorIfNotExists bool
-
-	// ReadOnly makes OpenBolt leave the file as it is, byte for byte. The file has to
-	// exist, OpenBolt enters no names, and calls that would write fail. Several
-	// processes may have a file open with ReadOnly. While they do, no process can
-	// open it to write. A Limiter needs a file to write: Open and New refuse ReadOnly.
-	ReadOnly bool
 
 	wall    func() time.Time // the wall clock; nil means the system's
 	machine clock.Machine    // nil means the system's, unless there is a wall

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/idmap"
 )
 
@@ -13,7 +14,7 @@ import (
 // same rule under all Limits that share the book.
 type rulebook struct {
 	mu     sync.Mutex
-	rules  []rule // append-only
+	rules  []gcra.Rule // append-only
 	index  map[Limit]uint32
 	most   int // number of rules that there can be
 	tidyAt int // number of rules from which tidied looks for those that are in use
@@ -26,14 +27,14 @@ const (
 
 func newRulebook() *rulebook {
 	return &rulebook{
-		rules: []rule{unlimited: {}, blocked: {limit: Blocked}},
+		rules: []gcra.Rule{unlimited: unlimitedRule, blocked: blockedRule},
 		index: map[Limit]uint32{Unlimited: unlimited, Blocked: blocked},
 		most:  maxRules, tidyAt: minTidy,
 	}
 }
 
 // number returns the index of a limit, and all rules.
-func (b *rulebook) number(l Limit) (uint32, []rule, error) {
+func (b *rulebook) number(l Limit) (uint32, []gcra.Rule, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i, known := b.index[l]
@@ -78,7 +79,7 @@ func (ls *Limits) tidied() *Limits {
 		if !ok {
 			l := Unlimited
 			if old != unlimited {
-				l = ls.rules[old].limit
+				l = limitOf(&ls.rules[old])
 			}
 			i, other.rules, _ = other.book.number(l) // it has no more rules than ls
 			renumbered[old] = i
@@ -109,10 +110,10 @@ func (ls *Limits) tidied() *Limits {
 }
 
 // givenRules caches the rules of limits that callers give.
-type givenRules [256]atomic.Pointer[rule]
+type givenRules [256]atomic.Pointer[gcra.Rule]
 
 // of returns the rule of a limit that a caller gives. The error is Validate's.
-func (g *givenRules) of(l Limit) (*rule, error) {
+func (g *givenRules) of(l Limit) (*gcra.Rule, error) {
 	if l == Unlimited {
 		return &unlimitedRule, nil
 	} else if l == Blocked {
@@ -121,7 +122,7 @@ func (g *givenRules) of(l Limit) (*rule, error) {
 	const odd = 0x9E3779B97F4A7C15
 	h := ((uint64(l.Burst)*odd^uint64(l.Count))*odd^uint64(l.Period))*odd ^ uint64(l.Queue)<<3 ^ uint64(l.Durability) ^ uint64(l.calendar)<<32
 	at := &g[h*odd>>56]
-	if r := at.Load(); r != nil && r.limit == l {
+	if r := at.Load(); r != nil && limitOf(r) == l {
 		return r, nil
 	}
 	if err := l.Validate(); err != nil {

@@ -1,104 +1,116 @@
 package stint
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/stint-go/stint/internal/cache"
-	"github.com/stint-go/stint/internal/table"
+	"github.com/stint-go/stint/internal/gcra"
 )
 
 // SetLimits puts other limits in force while decisions go on. Until SetLimits
 // has returned, a decision is held to the old limits or to the new ones. After
 // that it is held to the new ones.
 //
-// A bucket keeps the time at which it will be full. The first request that comes
-// under the new limit, which may be a Check, cuts that time down to the wait of an
-// empty bucket, whether the bucket is in memory or not. Then it has more tokens
-// than before if the larger limit comes back; if no request came, nothing was cut.
+// An id whose override comes, goes or changes keeps what it used, as after
+// SetOverrides: of 1,000 a day that are used up, a move to 20,000 a day leaves
+// 19,000. That holds for buckets in memory and in the store, with the exceptions
+// that SetOverrides has, and for a bucket that cannot be read: it keeps the time at
+// which it will be full. Such ids are converted a few at a time, before the other
+// limits change. The error is ErrNotDurable as after SetOverrides.
+//
+// Any other bucket, as after a change of the default, keeps the time at which it will
+// be full. The first request that comes under the new limit, which may be a Check,
+// cuts that time down to the wait of an empty bucket, whether the bucket is in memory
+// or not. Then it has more tokens than before if the larger limit comes back; if no
+// request came, nothing was cut.
 // The next flush saves the new time. After a crash before that flush, the bucket is
-// at worst empty. The same happens if a program is started with other limits. Only
-// SetOverrides knows what was used under the limit before.
+// at worst empty. The same happens, to all buckets, if a program is started with
+// other limits.
 //
 // If a quota that follows the calendar gets another size, what was used stays used
 // until the period ends, whatever the sizes in between: a bucket that has used 80
-// of 100 has none left of 50, and 20 if the 100 come back.
+// of 100 has none left of 50, and 20 if the 100 come back. The same holds for
+// another zone, start or unit, even after a restart: what was used counts in the
+// period that is the present one when a request comes.
 //
 // If a rolling limit becomes a quota that follows the calendar, a bucket that
 // would have been full before the end of the present period is full, and any
 // other one is empty. If it is not in memory, it has used a token for each
 // nanosecond from the end of the period until it would be full, as after a
-// restart. SetOverrides keeps what was used.
+// restart. An override keeps what was used.
 //
-// Names must keep their numbers, or the error is ErrNameMismatch. They must
-// keep their Parent and Floor, too. After an error the old limits stay in
-// force.
+// Names must keep their numbers, or the error is ErrNameMismatch. Those of Declare
+// stay declared. After any error but ErrNotDurable the old limits stay in force.
 func (l *Limiter) SetLimits(limits *Limits) error {
 	if limits == nil {
 		return errors.New("stint: SetLimits: no limits")
 	}
-	var with *Limits
-	return l.declare(limits, func(*Limits) (_ *Limits, err error) {
-		with, err = l.withPlans(limits)
-		return with, err
-	}, func(s *cache.Shard) {
-		changeLimitsLocked(s, with, l.clock.Now())
-	})
+	durable := false
+	prepare := func() { durable = l.keepUsed(limits) }
+	err := l.declare(limits.withLent, prepare, l.cache.SetLimits)
+	if err != nil || !durable {
+		return err
+	}
+	return l.saveConverted()
 }
 
-// keepPlans remembers what SetOverrides puts in force, if Options.KeepOverrides
-// asks for that. The ids are canonical.
-func (l *Limiter) keepPlans(overrides []Override) {
-	if !l.opts.KeepOverrides {
-		return
-	}
-	l.plansMu.Lock()
-	defer l.plansMu.Unlock()
-	for _, o := range overrides {
-		listed := false
-		if l.base.declares(o.Key.Name) {
-			_, listed = l.base.overrides[l.base.index(o.Key.Name)].rules.Get(o.Key.ID)
+// keepUsed puts the overrides in force that other limits change, a few ids at a
+// time, so that these keep what they used, in memory or not. durable reports whether
+// that is to be saved. It leaves out the ids whose buckets cannot be read.
+func (l *Limiter) keepUsed(limits *Limits) (durable bool) {
+	const few = 256
+	old, batch := l.limits.Load(), make([]Override, 0, few)
+	keep := func() {
+		saves, err := l.override(batch)
+		for i := 0; err != nil && i < len(batch) && len(batch) > 1; i++ {
+			one, _ := l.override(batch[i : i+1])
+			saves = saves || one
 		}
-		if o.Limit == (Limit{}) && !listed {
-			delete(l.plans, o.Key)
+		durable, batch = durable || saves, batch[:0]
+	}
+	add := func(name Name, ids iter.Seq[string]) {
+		for id := range ids {
+			key := Key{name, id}
+			was, is := old.ruleOf(key), limits.ruleOf(key)
+			switch {
+			case !is.Converts(was):
+			case old.settings[name].leading > 0: // only the buckets in memory are known
+				durable = durable || l.mayWait(was, is)
+			default:
+				if batch = append(batch, Override{Key: key, Limit: limitOf(is)}); len(batch) == few {
+					keep()
+				}
+			}
+		}
+	}
+	for _, name := range limits.order {
+		if !old.declares(name) {
 			continue
 		}
-		if l.plans == nil {
-			l.plans = make(map[Key]Override)
-		}
-		l.plans[o.Key] = o
+		was, is := &old.overrides[old.index(name)].rules, &limits.overrides[limits.index(name)].rules
+		add(name, is.IDs())
+		add(name, func(yield func(string) bool) {
+			for id := range was.IDs() {
+				if _, ok := is.Get(id); !ok && !yield(id) {
+					return
+				}
+			}
+		})
 	}
-}
-
-// withPlans returns limits with the overrides that SetOverrides put in force.
-// All are checked at once, because a limit may need its floor, and a floor the
-// tokens that another one has given up.
-func (l *Limiter) withPlans(limits *Limits) (*Limits, error) {
-	l.plansMu.Lock()
-	defer l.plansMu.Unlock()
-	var plans []Override
-	for key, o := range l.plans {
-		if limits.declares(key.Name) {
-			plans = append(plans, o)
-		}
+	if len(batch) > 0 {
+		keep()
 	}
-	if plans == nil {
-		return limits, nil
-	}
-	return limits.With(plans...)
+	return durable
 }
 
 // declare enters new Names into the store, and then puts new limits in force by
-// calling change with each shard, locked. next returns the new limits. While the
-// store enters Names, which may take long, overrides can change. Afterwards next
-// is called again. If base is not nil, it is what KeepOverrides compares with from
-// then on.
-func (l *Limiter) declare(
-	base *Limits, next func(old *Limits) (*Limits, error), change func(*cache.Shard),
-) error {
+// calling put. next returns the new limits. While the
+// store enters Names, which may take long, overrides can change. Afterwards prepare
+// is called, unless it is nil, and next again.
+func (l *Limiter) declare(next func(old *Limits) (*Limits, error), prepare func(), put func(*cache.Limits)) error {
 	l.declareMu.Lock()
 	defer l.declareMu.Unlock()
 	if l.isClosed() {
@@ -106,14 +118,14 @@ func (l *Limiter) declare(
 	}
 	old := l.limits.Load()
 	ls, err := next(old)
-	if err == nil {
-		err = old.sameTrees(ls)
-	}
 	if err == nil && !old.declaresAll(ls) {
 		err = l.store.Declare(ls.Names())
 	}
 	if err != nil {
 		return err
+	}
+	if prepare != nil {
+		prepare()
 	}
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
@@ -123,23 +135,10 @@ func (l *Limiter) declare(
 	if ls, err = next(l.limits.Load()); err != nil {
 		return err
 	}
-	if base != nil {
-		l.plansMu.Lock()
-		l.base = base
-		l.plansMu.Unlock()
-	}
-	l.putInForce(ls)
-	l.cache.SetLimits(forCache(ls), change)
+	l.limits.Store(ls) // before the shards have them
+	put(ls.inForce())
 	l.lines.wake()
 	return nil
-}
-
-// putInForce makes limits the newest, before the shards have them.
-func (l *Limiter) putInForce(ls *Limits) {
-	if ls.members != nil {
-		l.hasShares.Store(true)
-	}
-	l.limits.Store(ls)
 }
 
 // declaresAll reports whether ls, whose Names the store has, declares all Names of
@@ -175,40 +174,48 @@ func (ls *Limits) declaresAll(other *Limits) bool {
 // after a crash the bucket may be as it was before. At the other levels the next
 // flush saves it.
 //
-// Nothing is written to a limits file: a later SetLimits replaces these overrides,
-// too, unless Options.KeepOverrides is set, and a restart forgets them.
-// After another error the old overrides stay in force.
+// Nothing is written to a limits file: a restart forgets these overrides, and a
+// later SetLimits replaces them, too. To keep them, give SetLimits the new limits
+// with them: limits.With(plans...). After another error the old overrides stay in
+// force.
 func (l *Limiter) SetOverrides(overrides ...Override) error {
-	durable, rs, err := l.setOverrides(overrides, nil)
-	for err == nil && rs != nil {
-		// Disks are waited for without limitsMu, so that another id can be blocked
-		// while one hangs.
-		for i := range rs {
-			if rs[i].known {
-				continue
-			}
-			if err := l.load(&rs[i]); err != nil {
-				return l.failed(rs[i].key, err)
-			}
-		}
-		durable, rs, err = l.setOverrides(overrides, rs)
-	}
+	durable, err := l.override(overrides)
 	if err != nil || !durable {
 		return err
 	}
+	return l.saveConverted()
+}
+
+// saveConverted saves the buckets that new limits have converted.
+func (l *Limiter) saveConverted() error {
 	if err := l.cache.Flush(l.opts.CommitTimeout); err != nil {
 		return fmt.Errorf("%w: the new limits are in force: %w", ErrNotDurable, err)
 	}
 	return nil
 }
 
+// override is SetOverrides, which saves nothing. durable reports whether the buckets
+// are to be saved.
+func (l *Limiter) override(overrides []Override) (durable bool, err error) {
+	durable, bs, err := l.setOverrides(overrides, nil)
+	for err == nil && bs != nil {
+		// Disks are waited for without limitsMu, so that another id can be blocked
+		// while one hangs.
+		if at, err := l.cache.LoadUnknown(bs, nil); err != nil {
+			return false, l.failed(Key{Name(bs[at].Key.Name), bs[at].Key.ID}, err)
+		}
+		durable, bs, err = l.setOverrides(overrides, bs)
+	}
+	return durable, err
+}
+
 // setOverrides puts overrides in force, and converts buckets in memory. durable
 // reports whether they are to be saved. If the state of a bucket that converts is
-// not known, setOverrides changes nothing, and returns requests for all of them.
-// loaded has these requests after the buckets were loaded, or is nil.
+// not known, setOverrides changes nothing, and returns all of them. loaded has them
+// after that, or is nil.
 func (l *Limiter) setOverrides(
-	overrides []Override, loaded []request,
-) (durable bool, load []request, err error) {
+	overrides []Override, loaded []cache.Bucket,
+) (durable bool, load []cache.Bucket, err error) {
 	l.limitsMu.Lock()
 	defer l.limitsMu.Unlock()
 	if l.isClosed() {
@@ -217,64 +224,72 @@ func (l *Limiter) setOverrides(
 	old := l.limits.Load()
 	if tidied := old.tidied(); tidied != old {
 		l.limits.Store(tidied)
-		l.cache.SetLimits(forCache(tidied), func(s *cache.Shard) { changeLimitsLocked(s, tidied, l.clock.Now()) })
+		l.cache.SetLimits(tidied.inForce())
 		old = tidied
 	}
 	ls, overrides, err := old.with(overrides) // with canonical ids
 	if err != nil {
 		return false, nil, err
 	}
-	var rs []request // of the buckets that convert
+	var bs []cache.Bucket // that convert
 	for _, o := range overrides {
 		was, is := old.ruleOf(o.Key), ls.ruleOf(o.Key)
-		if !is.converts(was) {
+		if !is.Converts(was) {
 			continue
 		}
-		level := max(cmp.Or(was.limit.Durability, l.opts.Durability), cmp.Or(is.limit.Durability, l.opts.Durability))
-		durable = durable || level >= Leased
-		if ls.settings[o.Key.Name].leading > 0 { // changeRules finds only buckets in memory
+		durable = durable || l.mayWait(was, is)
+		if ls.settings[o.Key.Name].leading > 0 { // ChangeRules finds only buckets in memory
 			continue
 		}
-		r := request{asked: asked{key: o.Key, op: opRefund}}
-		if i := slices.IndexFunc(loaded, func(of request) bool { return of.key == r.key }); i >= 0 {
-			r = loaded[i]
-		} else if err := r.locate(l); err != nil {
-			return false, nil, l.failed(r.key, err)
+		b := cache.Bucket{Key: cacheKey(o.Key)}
+		if i := slices.IndexFunc(loaded, func(of cache.Bucket) bool { return of.Key == b.Key }); i >= 0 {
+			b = loaded[i]
+		} else {
+			l.cache.Locate(&b)
 		}
-		rs = append(rs, r)
+		bs = append(bs, b)
 	}
-	sortRequests(rs)
-	if !lockAll(rs) {
-		unlockAll(rs)
-		return false, rs, nil
+	slices.SortFunc(bs, func(a, b cache.Bucket) int { return a.Compare(&b) })
+	if !cache.LockKnown(bs) {
+		return false, bs, nil
 	}
 	// The buckets convert before their shards are unlocked: later they might leave
 	// memory as they were. None enters memory before all are known: it might push
 	// another one out.
 	l.limits.Store(ls)
 	now := l.clock.Now()
-	for i := range rs {
-		if r := &rs[i]; !r.resident {
-			_ = r.decideLocked(now, &Decision{}) // it returns no tokens
-			r.writeLocked(now)
+	for i := range bs {
+		if b := &bs[i]; !b.Resident {
+			b.ReadyLocked(b.RuleLocked(), now)
+			b.PutLocked(b.TAT, b.RuleLocked(), now, false)
 		}
 	}
-	for i := range rs {
-		rs[i].shard.Limits = forCache(ls)
-		changeRuleOfLocked(rs[i].shard, cacheKey(rs[i].key), rs[i].hash, now)
+	inForce := ls.inForce()
+	for i := range bs {
+		bs[i].Shard.Limits = inForce
+		bs[i].ChangeRuleLocked(now)
 	}
-	unlockAll(rs)
-	l.keepPlans(overrides)
-	l.cache.SetLimits(forCache(ls), func(s *cache.Shard) { s.Limits = forCache(ls) })
+	cache.UnlockBuckets(bs)
+	l.cache.ReplaceLimits(inForce)
 	for _, o := range overrides {
-		l.changeRules(o.Key, ls.settings[o.Key.Name].leading)
+		if ls.settings[o.Key.Name].leading > 0 {
+			l.cache.ChangeRules(uint16(o.Key.Name), o.Key.ID+":")
+		} else {
+			l.cache.ChangeRule(cacheKey(o.Key))
+		}
 	}
 	l.lines.wake()
 	return durable, nil, nil
 }
 
+// mayWait reports whether a spend under one of two rules may wait for the disk.
+func (l *Limiter) mayWait(a, b *gcra.Rule) bool {
+	byDefault := gcra.Level(l.opts.Durability)
+	return max(a.Level.Or(byDefault), b.Level.Or(byDefault)) >= gcra.Leased
+}
+
 // ruleOf returns the rule of an override with a canonical id.
-func (ls *Limits) ruleOf(override Key) *rule {
+func (ls *Limits) ruleOf(override Key) *gcra.Rule {
 	s := &ls.settings[override.Name]
 	if r, ok := ls.overrides[s.index].rules.Get(override.ID); ok {
 		return &ls.rules[r]
@@ -282,96 +297,15 @@ func (ls *Limits) ruleOf(override Key) *rule {
 	return &ls.rules[s.rule]
 }
 
-// Declare adds Names that are not declared yet, without a limit, while decisions go
-// on: they are for requests that bring their own. It is what hostlimit does for the
-// Names of other processes; a program that has new limits calls SetLimits. The
-// buckets in memory stay as they are, even those that a
-// given limit has emptied further than the configured limit could.
+// Declare adds Names, without a limit, while decisions go on: they are for requests
+// that bring their own. They stay declared over SetLimits, even those that had been
+// declared before. It is what hostlimit does for the Names of other processes; a
+// program that has new limits calls SetLimits. The buckets in memory stay as they
+// are, even those that a given limit has emptied further than the configured limit
+// could.
 func (l *Limiter) Declare(names Names) error {
-	var ls *Limits
-	next := func(old *Limits) (_ *Limits, err error) {
-		ls, err = old.withNames(names)
-		return ls, err
+	if !l.isClosed() && l.limits.Load().lends(names) {
+		return nil
 	}
-	return l.declare(nil, next, func(s *cache.Shard) { s.Limits = forCache(ls) })
-}
-
-// changeLimitsLocked puts limits in force in a shard, for every bucket in it.
-func changeLimitsLocked(s *cache.Shard, limits *Limits, now int64) {
-	old := limitsIn(s)
-	s.Limits = forCache(limits)
-	s.Each(func(i uint32, b table.Slot) table.Outcome { return changeRuleLocked(s, i, b, old, now, false) })
-}
-
-// changeRules holds the buckets of an override to the limits in force. The id
-// of the override is the whole id of the bucket if parts is 0.
-func (l *Limiter) changeRules(key Key, parts int) {
-	if parts == 0 {
-		s, h := l.cache.Shard(uint16(key.Name), key.ID)
-		s.Lock()
-		changeRuleOfLocked(s, cacheKey(key), h, l.clock.Now())
-		s.Mu.Unlock()
-		return
-	}
-	l.cache.Each(func(s *cache.Shard) {
-		s.Each(func(i uint32, b table.Slot) table.Outcome {
-			if Name(b.Name()) == key.Name && bytes.HasPrefix(b.ID(), []byte(key.ID+":")) {
-				return changeRuleLocked(s, i, b, limitsIn(s), l.clock.Now(), true)
-			}
-			return table.Done
-		})
-	})
-}
-
-// changeRuleOfLocked is changeRuleLocked for a bucket that may be in memory. A
-// second call changes nothing.
-func changeRuleOfLocked(s *cache.Shard, key cache.Key, h uint64, now int64) {
-	if i, ok := s.Find(key.Name, key.ID, h); ok && s.Limits != nil {
-		changeRuleLocked(s, i, s.At(i), limitsIn(s), now, true)
-	}
-}
-
-// changeRuleLocked holds a bucket to the limits in force, after the old ones,
-// which have the bucket's rule. If its rate is the same, the bucket keeps its
-// TAT, which may be that of a larger given limit. If convert is true, and the
-// rules give a TAT another meaning, the bucket keeps the tokens that were used.
-func changeRuleLocked(s *cache.Shard, i uint32, b table.Slot, old *Limits, now int64, convert bool) table.Outcome {
-	limits := limitsIn(s)
-	key := cache.Key{Name: b.Name(), ID: string(b.ID())}
-	rule, _ := limits.resolve(Key{Name(key.Name), key.ID}) // 0 if the Name is not declared: then the next call is an error
-	was, r := &old.rules[b.Rule()], &limits.rules[rule]
-	convert = convert && r.converts(was)
-	b.SetRule(rule)
-	b.Clear(table.Covered)
-	if b.Has(table.Dirty) {
-		s.MarkDirty(i) // at the new level it may no longer be deferred
-	}
-	if rule <= blocked {
-		return table.Done // a queue keeps the rate that it had
-	}
-	if g := s.GateLocked(key); g != nil {
-		s.RerateLocked(i, g, now, r.queueRate(), r.periods != nil)
-	}
-	if r.rate == was.rate && r.sameTime(was) {
-		return table.Done
-	}
-	if b.Has(table.Pending) {
-		s.ConvertedLocked(b, r.periods != nil, func(tat int64) int64 { return r.after(was, tat, now, convert) })
-	}
-	tat := b.TAT()
-	if convert && b.Has(table.Uncut) {
-		tat = was.clamp(tat, now)
-	}
-	tat = r.after(was, tat, now, convert)
-	b.Clear(table.Uncut)
-	if r.clamp(tat, now) < tat {
-		b.Set(table.Uncut) // the next request cuts it
-	}
-	switch {
-	case tat < b.TAT():
-		s.LowerLocked(i, tat)
-	case tat > b.TAT():
-		s.Write(i, tat)
-	}
-	return table.Done
+	return l.declare(func(old *Limits) (*Limits, error) { return old.withNames(names) }, nil, l.cache.ReplaceLimits)
 }

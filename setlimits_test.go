@@ -17,7 +17,7 @@ import (
 func TestSetOverrides(t *testing.T) {
 	t.Run("an override of many buckets", func(t *testing.T) {
 		names := Names{1: {
-			Label: "Logins", ID: Tuple(AnyID, AnyID), Override: AnyID, Limit: PerMinute(5),
+			Label: "Logins", IDs: Tuple(AnyID, AnyID), OverrideIDs: AnyID, Limit: PerMinute(5),
 		}}
 		r := rigOn(t, NewMemStore(), limitsOf(t, names, nil), Options{})
 		for _, id := range []string{"a:x", "a:y", "ab:x", "b:a"} {
@@ -39,7 +39,7 @@ func TestSetOverrides(t *testing.T) {
 			wg.Go(func() {
 				for i := range 200 {
 					_ = r.SetOverrides(Override{Key: perID.Key(id), Limit: PerHour(1000 + int64(i%7))})
-					if _, limited := old.For(perID.Key(id)); !limited {
+					if old.For(perID.Key(id)) == Unlimited {
 						t.Error("not limited")
 					}
 				}
@@ -109,13 +109,12 @@ func TestRulebook(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Less(t, len(ls.rules), minTidy+20)
-		l, _ := ls.For(perID.Key("3"))
+		l := ls.For(perID.Key("3"))
 		require.Equal(t, limit(5*minTidy-7), l)
-		l, _ = ls.For(off.Key("3"))
+		l = ls.For(off.Key("3"))
 		require.Equal(t, Blocked, l)
-		_, on := ls.For(off.Key("other"))
-		require.False(t, on)
-		l, _ = first.For(perID.Key("3"))
+		require.Equal(t, Unlimited, ls.For(off.Key("other")))
+		l = first.For(perID.Key("3"))
 		require.Equal(t, PerMinute(5), l, "the first are as they were")
 	})
 	t.Run("as many as there can be", func(t *testing.T) {
@@ -133,8 +132,9 @@ func TestRulebook(t *testing.T) {
 // a limit: at every level, in memory and in the file, also over a crash.
 func requireKept(t *testing.T, from, to Limit, used, want int64) {
 	for level := Memory; level <= Synced; level++ {
-		for _, resident := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%d of %v to %v, %v, in memory %v", used, from, to, level, resident), func(t *testing.T) {
+		for n := range 6 {
+			resident, how := n%2 == 0, []string{"SetOverrides", "SetLimits", "SetLimits without it"}[n/2]
+			t.Run(fmt.Sprintf("%d of %v to %v, %v, in memory %v, %s", used, from, to, level, resident, how), func(t *testing.T) {
 				from, to := from.withLevel(level), to.withLevel(level)
 				r, key := rigFrom(t, "2026-11-23T12:00:00Z", from), perID.Key("a")
 				if used > 0 {
@@ -145,7 +145,16 @@ func requireKept(t *testing.T, from, to Limit, used, want int64) {
 					r.evictAll()
 					require.Zero(t, r.Stats().Resident)
 				}
-				require.NoError(t, r.SetOverrides(Override{Key: key, Limit: to}))
+				switch override := (Override{Key: key, Limit: to}); how {
+				case "SetOverrides":
+					require.NoError(t, r.SetOverrides(override))
+				case "SetLimits":
+					require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: from}, override)))
+				default: // the override was the other limit, and the new default is this one
+					override.Limit = from
+					require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: PerHour(7)}, override)))
+					require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: to})))
+				}
 				require.Equal(t, want, r.spent(key))
 				limits := r.Limits()
 				if level >= Leased {
@@ -283,6 +292,28 @@ func TestSetOverridesLoadsAgain(t *testing.T) {
 	}
 }
 
+// A bucket that cannot be read keeps its time when SetLimits changes its override. It
+// stops no other override from keeping what was used.
+func TestSetLimitsUnreadable(t *testing.T) {
+	a, b := perID.Key("a"), perID.Key("b")
+	plans := func(l Limit) []Override { return []Override{{Key: a, Limit: l}, {Key: b, Limit: l}} }
+	r := newRig(t)
+	require.NoError(t, r.SetOverrides(plans(PerHour(10))...))
+	r.spend(a, 5)
+	require.NoError(t, r.Flush())
+	r.evictAll()
+	r.disk.on(func(op storeOp) error {
+		if op.name == "load" && op.key == b {
+			return errDisk
+		}
+		return nil
+	})
+	with, err := testLimits(t).With(plans(PerHour(20))...)
+	require.NoError(t, err)
+	require.NoError(t, r.SetLimits(with))
+	require.EqualValues(t, 15, r.left(a))
+}
+
 // SetOverrides ends even if one id has more buckets than memory may have.
 func TestSetOverridesWithoutSpace(t *testing.T) {
 	day, month := Limit{Burst: 100, Count: 100, Period: 24 * time.Hour}, Limit{Burst: 100, Count: 100, Period: 720 * time.Hour}
@@ -308,86 +339,66 @@ func TestSetOverridesWithoutSpace(t *testing.T) {
 	}
 }
 
-// An override that is removed while SetLimits still puts its limits in force is a
-// removal from them, so KeepOverrides keeps it.
-func TestKeepOverridesDuringSetLimits(t *testing.T) {
-	pro := PerHour(1000)
+// An override that is removed while SetLimits still puts its limits in force is
+// removed from them.
+func TestSetOverridesDuringSetLimits(t *testing.T) {
 	base := func(overrides ...Override) *Limits { return limitsOf(t, testNames, planDefaults, overrides...) }
-	r := rigOn(t, NewMemStore(), base(), Options{KeepOverrides: true})
-	listed := base(Override{Key: perID.Key("a"), Limit: pro})
+	r := rigOn(t, NewMemStore(), base(), Options{})
+	// The same tokens are used under a larger burst: SetLimits converts nothing
+	// before it puts the limits in force.
+	listed := base(Override{Key: perID.Key("a"), Limit: planDefaults[perID].WithBurst(planDefaults[perID].Burst + 1)})
 	r.take(perID.Key("a"), 1)
 	s, _ := r.cache.Shard(uint16(perID), "a")
-	s.Mu.Lock() // SetLimits waits for it
-	unlock := sync.OnceFunc(s.Mu.Unlock)
+	s.LockFast() // SetLimits waits for it
+	unlock := sync.OnceFunc(s.UnlockFast)
 	defer unlock()
 	set := make(chan error, 1)
 	go func() { set <- r.SetLimits(listed) }()
 	for r.Limits() != listed {
 		runtime.Gosched()
 	}
-	r.plansMu.Lock()
-	inForce := r.base
-	r.plansMu.Unlock()
-	require.True(t, listed == inForce, "what KeepOverrides compares with")
 	removed := make(chan error, 1)
 	go func() { removed <- r.SetOverrides(Override{Key: perID.Key("a")}) }()
 	unlock()
 	require.NoError(t, <-set)
 	require.NoError(t, <-removed)
-	require.NoError(t, r.SetLimits(listed))
-	limit, _ := r.Limits().For(perID.Key("a"))
+	limit := r.Limits().For(perID.Key("a"))
 	require.Equal(t, planDefaults[perID], limit)
+	require.Equal(t, planDefaults[perID], r.check(perID.Key("a"), 0).Limit)
 }
 
-// Options.KeepOverrides keeps plans over SetLimits.
-func TestKeepOverrides(t *testing.T) {
+// SetLimits replaces what SetOverrides put in force, unless the new limits have it.
+func TestPlansOverSetLimits(t *testing.T) {
 	pro, team := PerHour(1000), PerHour(5000)
-	base := func(overrides ...Override) *Limits { return limitsOf(t, testNames, planDefaults, overrides...) }
-	of := func(r *rig, id string) Limit {
-		l, _ := r.Limits().For(perID.Key(id))
-		return l
-	}
 	var inFile []Override
 	for _, id := range []string{"listed", "left", "moved"} {
 		inFile = append(inFile, Override{Key: perID.Key(id), Limit: team})
 	}
-	for _, keep := range []bool{true, false} {
-		r := rigOn(t, NewMemStore(), base(inFile...), Options{KeepOverrides: keep})
-		set := func(id string, l Limit) {
-			require.NoError(t, r.SetOverrides(Override{Key: perID.Key(id), Limit: l, Comment: "why"}))
-		}
-		set("a", pro)
-		set("ended", pro)
-		set("ended", Limit{})
-		set("moved", pro)
-		set("left", Limit{})
-		r.take(perID.Key("a"), 900)
-		for range 2 {
-			require.NoError(t, r.SetLimits(base(inFile...)))
-		}
-		if !keep {
-			require.Equal(t, planDefaults[perID], of(r, "a"))
-			require.Equal(t, []Limit{team, team, team}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
-			continue
-		}
-		require.Equal(t, pro, of(r, "a"))
-		require.EqualValues(t, 100, r.left(perID.Key("a")), "its bucket stays")
-		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
-		require.Equal(t, planDefaults[perID], of(r, "ended"))
-		for o := range r.Limits().Overrides(perID) {
-			if o.Key.ID == "a" {
-				require.Equal(t, "why", o.Comment)
-			}
-		}
-		require.NoError(t, r.SetLimits(base())) // "left" has no override in the file now
-		require.Equal(t, planDefaults[perID], of(r, "left"))
-		require.NoError(t, r.SetLimits(base(inFile...)))
-		require.Equal(t, []Limit{team, planDefaults[perID], pro}, []Limit{of(r, "listed"), of(r, "left"), of(r, "moved")})
-		require.Len(t, r.plans, 3, "a, left and moved; ended is forgotten")
-		var mistake *ConfigError
-		require.ErrorAs(t, r.SetOverrides(Override{Key: perID.Key("a"), Limit: Limit{Burst: 1}}), &mistake)
-		require.Equal(t, pro, of(r, "a"))
+	base := limitsOf(t, testNames, planDefaults, inFile...)
+	plans := []Override{
+		{Key: perID.Key("a"), Limit: pro, Comment: "why"}, {Key: perID.Key("moved"), Limit: pro}, {Key: perID.Key("left")},
 	}
+	r := rigOn(t, NewMemStore(), base, Options{})
+	require.NoError(t, r.SetOverrides(plans...))
+	r.take(perID.Key("a"), 900)
+	want := map[string]Limit{"a": pro, "listed": team, "left": planDefaults[perID], "moved": pro}
+	inForce := func() {
+		t.Helper()
+		for id, limit := range want {
+			require.Equal(t, limit, r.check(perID.Key(id), 0).Limit, id)
+			of := r.Limits().For(perID.Key(id))
+			require.Equal(t, limit, of, id)
+		}
+	}
+	inForce()
+	with, err := base.With(plans...)
+	require.NoError(t, err)
+	require.NoError(t, r.SetLimits(with))
+	inForce()
+	require.EqualValues(t, 100, r.left(perID.Key("a")), "its bucket stays")
+	require.NoError(t, r.SetLimits(base))
+	want = map[string]Limit{"a": planDefaults[perID], "listed": team, "left": team, "moved": team}
+	inForce()
 }
 
 // A smaller limit cuts a bucket when the first request comes, which may be a
@@ -462,10 +473,43 @@ func TestSmallerLimit(t *testing.T) {
 		})
 	}
 	t.Run("from rolling to a large quota", func(t *testing.T) {
-		key, day := perID.Key("a"), EachDay(mostQuota, nil)
+		// A TAT that is a minute ahead is more than a quota of 5e10 can have used.
+		key, day := perID.Key("a"), EachDay(50_000_000_000-1, nil)
 		r := rigFrom(t, "2026-06-10T23:59:10Z", Limit{Burst: 100, Count: 1, Period: time.Second})
 		r.take(key, 100) // full 50 s after midnight
 		require.NoError(t, r.SetLimits(limitsOf(t, testNames, map[Name]Limit{perID: day})))
 		require.Zero(t, r.left(key))
 	})
+}
+
+// What Declare adds stays declared over SetLimits, and has one number and one label.
+func TestDeclare(t *testing.T) {
+	base := limitsOf(t, testNames, planDefaults)
+	smaller := limitsOf(t, Names{other: testNames[other]}, map[Name]Limit{other: PerHour(1)})
+	r := rigOn(t, NewMemStore(), base, Options{})
+	lent := Names{perID: testNames[perID], 99: {Label: "Late"}}
+	require.NoError(t, r.Declare(lent))
+	inForce := r.Limits()
+	require.NoError(t, r.Declare(lent))
+	require.True(t, inForce == r.Limits(), "nothing is new")
+	given := func(name Name) error {
+		_, err := r.SpendAll(Request{Key: name.Key("a"), Cost: 1, Limit: PerHour(1000)})
+		return err
+	}
+	for _, limits := range []*Limits{smaller, base, smaller} {
+		require.NoError(t, r.SetLimits(limits))
+		require.NoError(t, given(perID), "it had been declared before")
+		require.NoError(t, given(99))
+	}
+	require.ErrorIs(t, given(everyone), ErrUnknownName, "it was not lent")
+	require.Equal(t, Unlimited, r.Limits().For(perID.Key("a")))
+	for _, wrong := range []Names{{99: {Label: "Other"}}, {98: {Label: "Late"}}, {perID: {Label: "Other"}}} {
+		require.ErrorIs(t, r.Declare(wrong), ErrNameMismatch)
+		for name, spec := range wrong {
+			spec.Limit = PerHour(1)
+			require.ErrorIs(t, r.SetLimits(limitsOf(t, Names{name: spec}, nil)), ErrNameMismatch)
+		}
+	}
+	require.NoError(t, r.Close())
+	require.ErrorIs(t, r.Declare(lent), ErrClosed)
 }

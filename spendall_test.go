@@ -106,16 +106,6 @@ func TestSpendAllInMemory(t *testing.T) {
 		require.Zero(t, r.disk.count(), "nobody needs space")
 		require.EqualValues(t, 3, r.left(perID.Key("a")))
 	})
-	t.Run("a share without a ceiling", func(t *testing.T) {
-		r := rigOn(t, NewMemStore(), limitsOf(t, shareNames, map[Name]Limit{shareTotal: PerSecond(10),
-			shareTenant: Unlimited}), Options{})
-		r.take(acme, 1)
-		r.disk.fail(errDisk)
-		loads := r.Stats().Loads
-		r.take(acme, 1)
-		require.Equal(t, loads, r.Stats().Loads)
-		require.EqualValues(t, 8, r.bucket(theTotal).Remaining)
-	})
 	t.Run("beside a bucket that cannot be read", func(t *testing.T) {
 		r := newRig(t)
 		r.take(perID.Key("a"), 1)
@@ -133,7 +123,7 @@ func TestSpendAllInMemory(t *testing.T) {
 func TestSpendAllDuplicates(t *testing.T) {
 	r := newRig(t)
 	var keys []Key
-	for i := range fewSpots + 1 {
+	for i := range few + 1 {
 		keys = append(keys, perID.Key(fmt.Sprint(i)))
 		require.True(t, r.spend(keys[i], 1).Allowed)
 	}
@@ -176,20 +166,16 @@ func TestSpendAllCounts(t *testing.T) {
 			require.Equal(t, call.allowed, r.spendAll(call.reqs...).Allowed)
 			require.Equal(t, call.counts, r.Stats().Limits[name], "%v %v", level, call)
 		}
-
-		r = shareRig(t, level)
-		tenants := func(costs ...int64) (reqs []Request) {
-			for i, cost := range costs {
-				reqs = append(reqs, shareTenant.Key(fmt.Sprint(i)).Cost(cost))
-			}
-			return reqs
-		}
-		require.True(t, r.spendAll(tenants(300, 300)...).Allowed)
-		require.False(t, r.spendAll(tenants(150, 250, 250)...).Allowed, "there are 200, and 200 for floors")
-		st := r.Stats().Limits
-		require.Equal(t, LimitStats{Allowed: 2, Denied: 2}, st[shareTenant])
-		require.Equal(t, LimitStats{Allowed: 2, Denied: 2}, st[shareTotal])
 	}
+}
+
+// eachOf returns the errors of a DoEach of n requests, by index.
+func eachOf(t testing.TB, err error, n int) EachError {
+	t.Helper()
+	var each EachError
+	require.ErrorAs(t, fmt.Errorf("wrapped: %w", err), &each)
+	require.Len(t, each, n)
+	return each
 }
 
 func TestDoEach(t *testing.T) {
@@ -207,18 +193,21 @@ func TestDoEach(t *testing.T) {
 		err := r.DoEach(context.Background(), reqs, ds)
 		require.ErrorIs(t, err, ErrUnknownName)
 		require.ErrorIs(t, err, ErrCostOverBurst)
-		require.ErrorContains(t, err, "request 3: ")
-		require.ErrorContains(t, err, "request 6: ")
-		limit := PerMinute(5)
+		each := eachOf(t, err, len(reqs))
+		for i, want := range map[int]error{3: ErrUnknownName, 6: ErrCostOverBurst} {
+			require.ErrorIs(t, each[i], want)
+			require.ErrorContains(t, err, fmt.Sprintf("request %d: %v", i, each[i]))
+		}
+		limit, now := PerMinute(5), r.clock.Nanos()
 		require.Equal(t, []Decision{
-			{true, 2, 3, 0, 24 * time.Second, a, limit, 0},
-			{true, 1, 4, 0, 12 * time.Second, b, limit, 0},
-			{true, 2, 1, 0, 48 * time.Second, a, limit, 0},
+			{true, 2, 3, 0, 24 * time.Second, a, limit, now},
+			{true, 1, 4, 0, 12 * time.Second, b, limit, now},
+			{true, 2, 1, 0, 48 * time.Second, a, limit, now},
 			{},
-			{true, 0, 0, 0, 60 * time.Second, a, limit, 0},
-			{false, 0, 1, 12 * time.Second, 48 * time.Second, a, limit, 0},
+			{true, 0, 0, 0, 60 * time.Second, a, limit, now},
+			{false, 0, 1, 12 * time.Second, 48 * time.Second, a, limit, now},
 			{},
-			{true, 1, 0, 0, 60 * time.Second, a, limit, 0},
+			{true, 1, 0, 0, 60 * time.Second, a, limit, now},
 			{Allowed: true},
 		}, ds)
 		require.Error(t, r.DoEach(context.Background(), reqs, ds[:3]))

@@ -1,6 +1,10 @@
 package stint
 
-import "time"
+import (
+	"time"
+
+	"github.com/stint-go/stint/internal/cache"
+)
 
 // Stats are counts since the Limiter was opened, and present sizes.
 type Stats struct {
@@ -11,12 +15,10 @@ type Stats struct {
 	Evictions int64               // buckets removed from memory to make space
 	Flush     SaveStats
 	Commit    SaveStats
-	Leases    int64     // written by commits, new or renewed
-	Saving    time.Time // begin of the save under way, by the Limiter's clock; zero if there is none
 	File      FileStats // zero if the store has no file
 	Forward   int64     // steps of the wall clock ahead, which the Limiter follows
 	Backward  int64     // steps back, which it does not follow
-	Err       error     // of an Operator whose counts another process has: why they are missing
+	Err       error     // of hostlimit: why the owner's counts are missing
 }
 
 // LimitStats are counts of the calls for one limit. A Wait that ends with its
@@ -28,14 +30,18 @@ type LimitStats struct {
 
 // SaveStats are counts and times of the flushes or of the commits of one
 // Limiter. A large flush is several saves, and each of them counts. Commits are
-// the saves that Holds wait for, and decisions at Leased and Synced.
+// the saves that Holds wait for, and decisions at Leased and Synced. Health says why
+// the last one failed.
 type SaveStats struct {
 	Saves    int64         // that wrote something
 	Buckets  int64         // written or deleted by them
 	Failures int64         // the next flush writes what those of flushes did not
 	Last     time.Duration // how long the last one took
 	Longest  time.Duration
-	Err      error // why the last one failed; nil if it did not
+}
+
+func saveStats(st cache.SaveStats) SaveStats {
+	return SaveStats{Saves: st.Saves, Buckets: st.Buckets, Failures: st.Failures, Last: st.Last, Longest: st.Longest}
 }
 
 // Stats returns the counts. It looks at no bucket, so it takes as long with
@@ -45,7 +51,7 @@ func (l *Limiter) Stats() Stats {
 	st := Stats{
 		Limits: make(map[Name]LimitStats), File: l.store.Stats(),
 		Resident: c.Resident, Loads: c.Loads, Evictions: c.Evictions,
-		Flush: SaveStats(c.Flush), Commit: SaveStats(c.Commit), Leases: c.Leases, Saving: c.Saving,
+		Flush: saveStats(c.Flush), Commit: saveStats(c.Commit),
 	}
 	st.Forward, st.Backward = l.clock.Steps()
 	add := func(name Name, allowed, denied, errs int64) {

@@ -12,10 +12,8 @@ import (
 
 // Store keeps buckets between runs. One Limiter owns it, and calls it from
 // several goroutines. Package storetest tests whether a Store does what is asked
-// of it here, and has an example of one. A Store may also be a ClockStore, a
-// PacedStore and a FileStore: a wrapper that embeds a Store must pass their
-// methods on. Open and the servers of hostlimit, and redislimit.Options.Local,
-// use that of OpenBolt.
+// of it here, and has an example of one. A Store may also be a FileStore: a wrapper
+// must forward those methods too, or what they enable is lost.
 //
 // Holds are kept under the Name Unknown, which no limit can have: the id is the
 // held bucket's key as text, and the TAT is the end of the hold. The entry with
@@ -63,43 +61,34 @@ type Store interface {
 	Close() error
 }
 
-// ClockStore is a Store that also keeps a record of the clock: which boot of the
-// machine saved last, and when it booted. With it, time goes on over processes
-// that live for milliseconds. The Stores of OpenBolt and NewMemStore are such.
-// Without the record, the time between two processes counts only if the clock is
-// right.
-type ClockStore interface {
-	// LoadClock returns the record that was last saved, or nil.
+// FileStore is a Store that knows the clock of its last save, and what becomes of
+// its file. The Stores of OpenBolt and NewMemStore are such. Without it, the time
+// between two processes counts only if the clock is right, a save has up to some
+// thousand buckets, and Limiter.InPlace returns nil, so that hostlimit's server does
+// not notice that the file has gone.
+type FileStore interface {
+	// LoadClock returns the record of the clock that was last saved, or nil: which
+	// boot of the machine saved last, and when it booted. With it, time goes on over
+	// processes that live for milliseconds.
 	LoadClock() ([]byte, error)
 
 	// SaveClock returns nil when the record, of less than 100 bytes, is durable.
 	SaveClock(record []byte) error
-}
 
-// PacedStore is a Store whose saves may have to wait for its own upkeep. While it
-// has little room, the Limiter makes its saves small, so that decisions that
-// wait for space in memory get it sooner. That of OpenBolt is one. Without Room,
-// a save has up to some thousand buckets.
-type PacedStore interface {
-	// Room returns about how many buckets the next Save should have, and at least
-	// 1. It must not wait.
+	// Room returns about how many buckets the next Save should have, and at least 1.
+	// While the Store is busy with its own upkeep that is few, so that decisions that
+	// wait for space in memory get it sooner. Room must not wait.
 	Room() int
-}
 
-// FileStore is a Store with a file at a path, from which another program may
-// move it away, as that of OpenBolt has. Without it, Limiter.InPlace returns
-// nil, and hostlimit's server does not notice that the file has gone.
-type FileStore interface {
-	// InPlace returns nil if the file is at its path. Otherwise the error is
-	// ErrGone, and fs.ErrNotExist if the path has no file. It reads nothing.
+	// InPlace returns nil if the file is at its path, or if there is no file. Otherwise
+	// the error is ErrGone, and fs.ErrNotExist if the path has no file. It reads
+	// nothing. Save returns the same errors, and has saved the changes in the file that
+	// the Store has open. If the path has no file, Close puts that file back, or returns
+	// an error.
 	InPlace() error
 }
 
-var (
-	_, _ ClockStore = (*boltStore)(nil), (*memStore)(nil)
-	_    PacedStore = (*boltStore)(nil)
-	_    FileStore  = (*boltStore)(nil)
-)
+var _, _ FileStore = (*boltStore)(nil), (*memStore)(nil)
 
 // Change is the state of one bucket: its TAT in Unix nanoseconds, or 0 if there
 // is no such bucket.
@@ -108,18 +97,13 @@ type Change struct {
 	TAT int64
 }
 
-// FileStats describe the file of a Store, and what was done for it since it was
-// opened.
+// FileStats describe the file of a Store.
 type FileStats struct {
-	Format      int   // number of the format: docs/format.md
-	Bytes       int64 // of the file
-	Free        int64 // bytes in free pages
-	Journal     int64 // bytes of the journal, about
-	Journaled   int64 // buckets whose newest TAT is in the journal
-	Checkpoints int64 // times the journal was applied to the tree
-	Swept       int64 // buckets deleted because they were full again
-	Compactions int64
-	Err         error // failures of the last checkpoint, sweep and compaction, joined; or nil
+	Format    int   // number of the format: docs/format.md
+	Bytes     int64 // of the file
+	Free      int64 // bytes in free pages
+	Journal   int64 // bytes of the journal, about
+	Journaled int64 // buckets whose newest TAT is in the journal
 }
 
 // storeForCache returns the functions of a store as the cache calls them.
@@ -152,11 +136,8 @@ func storeForCache(store Store) cache.Store {
 		},
 		Maintain: store.Maintain,
 	}
-	if c, ok := store.(ClockStore); ok {
-		s.LoadClock, s.SaveClock = c.LoadClock, c.SaveClock
-	}
-	if p, ok := store.(PacedStore); ok {
-		s.Room = p.Room
+	if f, ok := store.(FileStore); ok {
+		s.LoadClock, s.SaveClock, s.Room = f.LoadClock, f.SaveClock, f.Room
 	}
 	return s
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/stint-go/stint/internal/boltstore"
 	"github.com/stint-go/stint/internal/clock"
 	fileformat "github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 )
 
-// boltStore is the Store of OpenBolt. The methods that Store, ClockStore,
-// PacedStore and FileStore do not have are those of dbfile.Store, for programs
-// of this module that do not know a file's limits.
+// boltStore is the Store of OpenBolt. The methods that Store and FileStore do not
+// have are those of dbfile.Store, for programs of this module that do not know a
+// file's limits.
 type boltStore struct {
 	store    *boltstore.Store
 	readOnly bool
@@ -24,12 +25,22 @@ type boltStore struct {
 	entries []fileformat.Entry // memory for the next Save
 }
 
+// BoltOptions are the options of OpenBolt. nil or the zero value means the defaults.
+type BoltOptions struct {
+	LockTimeout time.Duration // longest wait for the file lock; default 1s, then ErrLocked
+	MaxResident int           // buckets that one flush may save; default 1<<20
+
+	// ReadOnly leaves the file as it is, byte for byte. The file has to exist,
+	// OpenBolt enters no names, and calls that would write fail. Several processes
+	// may have a file open with ReadOnly. While they do, no process can open it to
+	// write. A Limiter has to write, so New refuses such a Store.
+	ReadOnly bool
+}
+
 // OpenBolt returns a Store in the bbolt file at path, which it keeps locked until
 // Close. If there is no file, it makes one with mode 0600, and a crash on the way
 // leaves none. It enters the names that the file does not have. docs/format.md
-// describes the file. The Store is also a ClockStore, a PacedStore and a
-// FileStore. Of the Options, LockTimeout, ErrorIfNotExists, ReadOnly and MaxResident
-// count: one flush may save MaxResident buckets. The errors are ErrLocked,
+// describes the file. The Store is also a FileStore. The errors are ErrLocked,
 // ErrCorrupt, ErrFormat, ErrNameMismatch, or the operating system's.
 //
 // Each call that meets damage returns ErrCorrupt, and other calls go on. If
@@ -39,19 +50,31 @@ type boltStore struct {
 // Maintain compacts a file over 64 MiB, or 8 MiB on 32 bits, if more than half of
 // it is free, while saves and loads go on. Snapshot makes its copy beside the
 // file first (FILE.snapshot-….tmp), so that no save waits for the writer.
-func OpenBolt(path string, names Names, opts *Options) (Store, error) {
-	o, err := opts.withDefaults()
+func OpenBolt(path string, names Names, opts *BoltOptions) (Store, error) {
+	var o BoltOptions
+	if opts != nil {
+		o = *opts
+	}
+	return openStore(path, names, o, false, false)
+}
+
+// openStore is OpenBolt. With mustExist, it makes no file. With namesLater, a file
+// that is there gets no names before Declare: the caller may yet refuse it.
+func openStore(path string, names Names, o BoltOptions, mustExist, namesLater bool) (Store, error) {
+	common := Options{LockTimeout: o.LockTimeout, MaxResident: o.MaxResident}
+	c, err := common.withDefaults()
+	if err == nil {
+		err = errors.Join(names.mistakes()...)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(names.mistakes()...); err != nil {
-		return nil, err
-	}
 	store, err := boltstore.Open(path, names.labels(), boltstore.Options{
-		LockTimeout: o.LockTimeout,
-		MaxResident: o.MaxResident,
+		LockTimeout: c.LockTimeout,
+		MaxResident: c.MaxResident,
 		ReadOnly:    o.ReadOnly,
-		MustExist:   o.ErrorIfNotExists,
+		MustExist:   mustExist,
+		NamesLater:  namesLater,
 	})
 	if err != nil {
 		return nil, err
@@ -117,13 +140,13 @@ func (s *boltStore) Save(changes []Change) error {
 	return err
 }
 
-// Room implements PacedStore.
+// Room implements FileStore.
 func (s *boltStore) Room() int { return s.store.Room() }
 
-// LoadClock implements ClockStore.
+// LoadClock implements FileStore.
 func (s *boltStore) LoadClock() ([]byte, error) { return s.store.LoadClock() }
 
-// SaveClock implements ClockStore, in one transaction.
+// SaveClock implements FileStore, in one transaction.
 func (s *boltStore) SaveClock(record []byte) error { return s.store.SaveClock(record) }
 
 // All implements Store. No transaction stays open while the caller uses the
@@ -149,19 +172,35 @@ func (s *boltStore) Health() error { return s.store.Health() }
 // Compact implements dbfile.Store.
 func (s *boltStore) Compact() error { return s.store.Compact() }
 
+// Merge implements dbfile.Store.
+func (s *boltStore) Merge(changes iter.Seq2[Change, error], saved func(Key)) error {
+	entries := func(yield func(fileformat.Entry, error) bool) {
+		for c, err := range changes {
+			if !yield(fileformat.Entry{Name: uint16(c.Key.Name), ID: c.Key.ID, TAT: c.TAT}, err) {
+				return
+			}
+		}
+	}
+	return s.store.Merge(entries, func(e fileformat.Entry) { saved(Key{Name(e.Name), e.ID}) })
+}
+
 // Snapshot implements Store.
 func (s *boltStore) Snapshot(w io.Writer) (int64, error) { return s.store.Snapshot(w) }
 
 // Close implements Store. It applies a short journal first, and leaves a long
-// one to the next Open. A second Close returns what the first did.
+// one to the next Open. If nothing was written since OpenBolt, the file stays as
+// it is. A second Close returns what the first did.
 func (s *boltStore) Close() error { return s.store.Close() }
 
 // Stats implements Store.
-func (s *boltStore) Stats() FileStats { return FileStats(s.store.Stats()) }
+func (s *boltStore) Stats() FileStats {
+	st := s.store.Stats()
+	return FileStats{Format: st.Format, Bytes: st.Bytes, Free: st.Free, Journal: st.Journal, Journaled: st.Journaled}
+}
 
 // Now implements dbfile.Store.
 func (s *boltStore) Now() (now time.Time, doubt, err error) {
-	c := clock.New(nil, nil, nil, endOfTime)
+	c := clock.New(nil, nil, nil, gcra.EndOfTime)
 	backing := storeForCache(s)
 	_, _, err = backing.BeginClock(c)
 	return time.Unix(0, c.Now()), c.Health(), err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -60,14 +61,20 @@ func (s *memStore) All(name Name) iter.Seq2[Change, error] {
 	}
 }
 
-// LoadClock implements ClockStore.
+// LoadClock implements FileStore.
 func (s *memStore) LoadClock() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clock, nil
 }
 
-// SaveClock implements ClockStore.
+// Room implements FileStore.
+func (s *memStore) Room() int { return math.MaxInt }
+
+// InPlace implements FileStore.
+func (s *memStore) InPlace() error { return nil }
+
+// SaveClock implements FileStore.
 func (s *memStore) SaveClock(record []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

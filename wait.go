@@ -13,22 +13,26 @@ import (
 	"time"
 
 	"github.com/stint-go/stint/internal/cache"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/queue"
 )
 
 // Reservation is a place in a queue, that of the Limiter that gave it.
 type Reservation interface {
 	// Delay returns the time until the request may go, or 0. It grows if the bucket
-	// is held.
+	// is held, and becomes shorter if requests before this one leave the queue. The
+	// tokens are taken when it is 0: who goes later than that, because it has not
+	// asked again, may go together with those behind it. Wait asks again by itself.
 	Delay() time.Duration
 
 	// Cancel leaves the queue if the turn has not come, and returns the tokens.
-	// Requests behind it keep their times. If the turn has come, the tokens stay
-	// spent; Refund returns them. A second Cancel does nothing.
+	// Requests behind it move up. If the turn has come, the tokens stay spent;
+	// Refund returns them. A second Cancel does nothing.
 	//
-	// At Leased and Synced, Cancel waits for a commit. If the commit fails, the
-	// tokens are back in memory, and the next flush that succeeds saves them.
-	Cancel()
+	// At Leased and Synced, Cancel waits for a commit. If the commit fails, the error
+	// is ErrNotDurable: the tokens are back in memory, and the next flush that
+	// succeeds saves them.
+	Cancel() error
 }
 
 // reservation is a place in a queue of this process.
@@ -36,7 +40,7 @@ type reservation struct {
 	l     *Limiter
 	key   Key
 	turn  *queue.Turn
-	level cache.Level // of the Request's limit; 0: of the configured one
+	level gcra.Level // of the Request's limit; 0: of the configured one
 	done  atomic.Bool
 }
 
@@ -44,10 +48,9 @@ type reservation struct {
 // returns a place in the queue of the bucket. Later requests queue behind it, and
 // Spend is denied while requests wait. If more tokens than the limit's Queue
 // would wait, the error is ErrQueueFull; if the limit is Blocked, ErrBlocked.
-// A share of a total and a quota that follows the calendar have none: the error
-// is errors.ErrUnsupported. After an error there is no place in the queue. After
-// ErrNotDurable the tokens may stay spent; after other errors they do not. The
-// Mode of the Request is ignored.
+// A quota that follows the calendar has none: the error is errors.ErrUnsupported.
+// After an error there is no place in the queue. After ErrNotDurable the tokens may
+// stay spent; after other errors they do not. The Mode of the Request is ignored.
 func (l *Limiter) Reserve(req Request) (Reservation, error) {
 	req.Mode = CheckAndSpend
 	r, err := l.reserve(&req, math.MaxInt64)
@@ -62,37 +65,42 @@ var errTooLate = errors.New("its turn would come too late")
 // reserve takes a place in the queue, if its turn comes within that time.
 func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 	var rs [1]request
-	r := &rs[0]
-	if err := r.ask(l, req, opSpend); err != nil {
+	var bs [1]cache.Bucket
+	r, b := &rs[0], &bs[0]
+	if req.Leave != 0 { // requests behind it would wait for what it must not take
+		return nil, fmt.Errorf("stint: %s: a request with Leave cannot queue", l.limits.Load().labeled(req.Key))
+	}
+	if err := r.ask(l, req, b); err != nil {
 		return nil, err
 	}
-	if _, err := l.lockFound(rs[:]); err != nil {
+	if _, err := l.cache.LockFound(bs[:], nil); err != nil {
 		return nil, err
 	}
-	r.useConfiguredLocked(l.opts.Durability)
+	r.useConfiguredLocked(b, l.opts.Durability)
 	now := l.clock.Now()
-	at, err := r.reserveLocked(now)
+	at, err := r.reserveLocked(l, b, now)
 	if err == nil && at-now > within {
 		err = fmt.Errorf("%w: in %v", errTooLate, time.Duration(at-now))
 	}
 	if err != nil {
-		r.shard.Mu.Unlock()
+		b.Shard.Unlock()
 		return nil, err
 	}
 	turn := &queue.Turn{At: at, Cost: req.Cost}
 	if r.given != nil {
-		turn.Rate = r.given.queueRate()
+		turn.Rate = r.given.QueueRate()
 	}
-	r.allowances = 1
-	r.countLocked()
-	if at > now { // the bucket is charged when the turn comes
-		r.joinLocked(turn, now)
-	} else {
-		r.writeLocked(now)
-		turn.Charged = r.to != r.from
+	r.counted = 1
+	b.Shard.CountLocked(b.Key.Name)[0]++
+	if at <= now {
+		r.writeLocked(b, now)
+		turn.Charged = r.to != b.TAT
+	} else if r.ruleLocked(b).Limited() { // the bucket is charged when the turn comes
+		r.turn = turn
+		b.JoinLocked(turn, r.given, now)
 	}
-	in := l.submitLocked(rs[:], now)
-	r.shard.Mu.Unlock()
+	in := l.submitLocked(rs[:], bs[:], now)
+	b.Shard.Unlock()
 	if err := l.await(in); err != nil {
 		return nil, err
 	}
@@ -101,38 +109,36 @@ func (l *Limiter) reserve(req *Request, within int64) (*reservation, error) {
 
 // reserveLocked decides on a reservation at the instant now, and returns when
 // its turn comes.
-func (r *request) reserveLocked(now int64) (at int64, err error) {
+func (r *request) reserveLocked(l *Limiter, b *cache.Bucket, now int64) (at int64, err error) {
 	var d Decision
-	if err := r.decideLocked(now, &d); err != nil {
+	if err := r.decideLocked(l, b, now, &d); err != nil {
 		return 0, err
 	}
-	r.to = r.from
-	rule := r.ruleLocked()
-	switch ls := limitsIn(r.shard); {
-	case ls.isShare(r.key.Name):
-		return 0, fmt.Errorf("%w: %s has no queue", errShare, ls.labeled(r.key))
-	case rule.limit.IsBlocked():
-		return 0, fmt.Errorf("%w: %s", ErrBlocked, limitsIn(r.shard).labeled(r.key))
-	case !rule.limited():
+	r.to = b.TAT
+	rule := r.ruleLocked(b)
+	switch {
+	case d.Limit == Blocked:
+		return 0, fmt.Errorf("%w: %s", ErrBlocked, l.limits.Load().labeled(r.key))
+	case !rule.Limited():
 		return now + int64(d.RetryAfter), nil
-	case rule.periods != nil:
-		return 0, fmt.Errorf("%w: %s has no queue", errCalendar, limitsIn(r.shard).labeled(r.key))
+	case rule.Periods != nil:
+		return 0, fmt.Errorf("%w: %s has no queue", errCalendar, l.limits.Load().labeled(r.key))
 	}
-	g := r.shard.GateLocked(cacheKey(r.key))
+	g := b.GateLocked()
 	start := now
 	if g != nil {
 		start = max(now, g.Hold)
 	}
-	next, delay, ok := rule.rate.reserve(g.Tail(r.tat), start, r.cost)
-	waiting := int64(0) // tokens in the queue, with those of r
-	if delay > 0 {
-		waiting = (delay-1)/rule.rate.interval + 1
+	next, delay, ok := rule.Rate.Reserve(g.Tail(b.TAT), start, r.cost)
+	waiting := r.cost // tokens in the queue, with those of r
+	if g != nil {
+		waiting += g.Queue.Tokens()
 	}
-	if start > now { // the whole queue waits for the end of the hold
-		waiting = max(waiting, g.Queue.Tokens()+r.cost)
+	if start == now { // otherwise the whole queue waits for the end of the hold
+		waiting = min(waiting, (delay+rule.Rate.Interval-1)/rule.Rate.Interval) // some of them are there
 	}
-	if most := rule.limit.Queue; !ok || most > 0 && waiting > most {
-		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, limitsIn(r.shard).labeled(r.key),
+	if most := rule.Queue; !ok || most > 0 && waiting > most {
+		return 0, fmt.Errorf("%w: %s, the next turn is in %v", ErrQueueFull, l.limits.Load().labeled(r.key),
 			time.Duration(start-now+delay))
 	}
 	if at = max(start+delay, g.NotBefore()); at <= now {
@@ -141,59 +147,31 @@ func (r *request) reserveLocked(now int64) (at int64, err error) {
 	return at, nil
 }
 
-// joinLocked puts a turn at the end of the bucket's queue.
-func (r *request) joinLocked(turn *queue.Turn, now int64) {
-	if !r.ruleLocked().limited() {
-		return
-	}
-	s := r.shard
-	var rate *queue.Rate
-	if r.given == nil {
-		is := limitsIn(s).rules[r.rule].queueRate()
-		rate = &is
-	}
-	s.JoinLocked(cacheKey(r.key), r.hash, turn, rate)
-	r.turn = turn
-	r.writeLocked(now)
-	s.MarkDirty(r.index)
-}
-
 func (r *reservation) Delay() time.Duration {
-	_, delay := r.when()
+	_, delay, _ := r.l.cache.Due(cacheKey(r.key), r.turn, false)
 	return delay
 }
 
-// when returns the instant of the turn, at which the tokens are taken, and the
-// time until the request may go.
-func (r *reservation) when() (turn int64, delay time.Duration) {
-	s := r.l.locate(r.key).shard
-	s.Lock()
-	defer s.Mu.Unlock()
-	end := r.turn.At
-	if g := s.GateLocked(cacheKey(r.key)); g != nil {
-		end = max(end, g.Hold)
-	}
-	return r.turn.At, max(0, time.Duration(end-r.l.clock.Now()))
+func (r *reservation) Cancel() error {
+	_, err := r.cancel()
+	return r.l.failed(r.key, err)
 }
-
-func (r *reservation) Cancel() { r.cancel() }
 
 // cancel is Cancel. It reports whether the turn was charged before. It was not if
 // the request was still in the queue, or if a Reset has emptied the queue.
-func (r *reservation) cancel() (charged bool) {
+func (r *reservation) cancel() (charged bool, err error) {
 	if r.done.Swap(true) {
-		return false
+		return false, nil
 	}
 	charged, in := r.l.cache.Cancel(cacheKey(r.key), r.turn, r.level)
-	r.l.await(in) // if the commit fails, a flush saves it
-	return charged
+	return charged, r.l.await(in) // if the commit fails, a flush saves it
 }
 
 // giveUp returns the tokens of a request whose caller does not go, even if its
 // turn has come. What has come back with time since the turn is not returned
 // twice, and what was never taken is not returned at all.
 func (r *reservation) giveUp(req *Request) {
-	if r.cancel() {
+	if charged, _ := r.cancel(); charged {
 		r.l.giveBack(req, r.turn.At)
 	}
 }
@@ -202,14 +180,15 @@ func (r *reservation) giveUp(req *Request) {
 // fails, they are back in memory, as after Cancel. If the bucket is not in memory
 // and cannot be loaded, they stay spent.
 func (l *Limiter) giveBack(req *Request, spent int64) {
-	rs := [1]request{{asked: asked{spent: max(1, spent)}, outcome: outcome{stays: true}}}
-	l.decide(rs[:], req, opRefund)
+	back := *req
+	back.Spent = time.Unix(0, spent)
+	_, _ = l.decide(request{refunds: true, survivesFailure: true}, &back)
 }
 
 // Wait takes the tokens of a request, and waits in the queue of the bucket until
-// they are there: first come, first served. It returns the instant at which it
-// took them. Use that as Request.Spent to refund them: a commit may take long,
-// so the time after Wait is too late.
+// they are there: first come, first served. The Decision allows. Its At is the
+// instant at which Wait took the tokens, and the rest is the state of the bucket when
+// Wait returns.
 //
 // If ctx would end before the turn, or if the queue is full, Wait fails at once
 // and takes nothing. The error then wraps context.DeadlineExceeded, or is
@@ -229,17 +208,30 @@ func (l *Limiter) giveBack(req *Request, spent int64) {
 // If a limit with a queue becomes such a quota, all that waits is charged at
 // once, and still goes when its turn comes. If ctx ends before that, the tokens
 // stay spent. The Mode of the Request is ignored.
-func (l *Limiter) Wait(ctx context.Context, req Request) (spent time.Time, err error) {
+func (l *Limiter) Wait(ctx context.Context, req Request) (d Decision, err error) {
 	if !l.lines.enter(l) {
-		return time.Time{}, l.failed(req.Key, cmp.Or(ctx.Err(), ErrClosed))
+		return Decision{}, l.failed(req.Key, cmp.Or(ctx.Err(), ErrClosed))
 	}
 	defer l.lines.callers.Done()
 	req.Mode = CheckAndSpend
 	at, err := l.wait(ctx, &req)
 	if err != nil {
-		return time.Time{}, err
+		return Decision{}, err
 	}
-	return time.Unix(0, at), nil
+	l.peek(&req, &d)
+	d.Allowed, d.RetryAfter, d.Taken, d.Key, d.at = true, 0, req.Cost, req.Key, at
+	return d, nil
+}
+
+// peek puts the state of a request's bucket into d. If the bucket cannot be read, d
+// has no tokens.
+func (l *Limiter) peek(req *Request, d *Decision) {
+	if req.Limit.isZero() && l.fastPath(req.Key, 0, 0, true, d) != fastDeclined {
+		return
+	}
+	check := *req
+	check.Cost, check.Mode = 0, CheckOnly
+	_, _, _ = l.submitAll([]Request{check}, d, nil, false, ErrFull)
 }
 
 // wait is Wait. It returns the instant of the spend by the clock.
@@ -267,11 +259,11 @@ func (l *Limiter) wait(ctx context.Context, req *Request) (spent int64, err erro
 	}
 	for {
 		stepped := l.clock.NextStep()
-		turn, delay := r.when()
+		turn, delay, sooner := r.l.cache.Due(cacheKey(key), r.turn, true)
 		if delay == 0 {
 			return turn, nil
 		}
-		if err := l.sleep(ctx, delay, stepped, nil); err != nil {
+		if err := l.sleep(ctx, delay, stepped, sooner); err != nil {
 			if ctx.Err() != nil {
 				r.giveUp(req)
 			}
@@ -297,8 +289,8 @@ func (l *Limiter) notReserved(key Key, err error) error {
 	return l.failed(key, err)
 }
 
-// sleep waits, at most until the clock steps forward, or limits change. The error is
-// that of ctx, or ErrClosed.
+// sleep waits, at most until the clock steps forward, or what the caller waits for
+// has changed. The error is that of ctx, or ErrClosed.
 func (l *Limiter) sleep(ctx context.Context, d time.Duration, stepped, changed <-chan struct{}) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -412,7 +404,7 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 	check := *req
 	check.Mode = CheckOnly
 	var d Decision
-	err = l.slowPath(ctx, []Request{check}, &d, nil, opSpend) // it waits for no commit
+	err = l.slowPath(ctx, []Request{check}, &d, nil, false) // it waits for no commit
 	if err == nil {
 		err = tooLate(d.RetryAfter)
 	}
@@ -431,16 +423,15 @@ func (l *Limiter) waitForPeriod(ctx context.Context, req *Request) (r *reservati
 	}
 	for {
 		stepped, changed := l.clock.NextStep(), l.lines.nextChange()
-		rs := [1]request{{asked: asked{waits: true}}}
-		d, err := l.decide(rs[:], req, opSpend)
+		d, err := l.decide(request{retries: true}, req)
 		switch {
 		case err != nil:
 			return nil, 0, l.failed(key, err)
 		case d.Allowed && ctx.Err() != nil: // it ended during the commit
-			l.giveBack(req, rs[0].decided)
+			l.giveBack(req, d.at)
 			return nil, 0, ctx.Err()
 		case d.Allowed:
-			return nil, rs[0].decided, nil
+			return nil, d.at, nil
 		case !d.Limit.FollowsCalendar(): // any more
 			r, err := l.reserve(req, within(ctx))
 			if !errors.Is(err, errCalendar) {

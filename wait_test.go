@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -117,6 +118,80 @@ func TestWait(t *testing.T) {
 		require.ErrorIs(t, w.err, context.Canceled)
 		require.Equal(t, 2*time.Second, r.spend(key, 1).RetryAfter, "as without it")
 		requireNoGates(t, r.Limiter)
+	})
+	inLine(t, "some leave", func(t *testing.T, r *rig) {
+		for position := 1; position <= 5; position++ {
+			ws := r.waiters(key, 6)
+			ws[0].require(t, 0)
+			ws[position].cancel()
+			synctest.Wait()
+			require.ErrorIs(t, ws[position].err, context.Canceled)
+			last := r.wait(key, 1)
+			for i, w := range append(slices.Delete(ws[1:], position-1, position), last) {
+				pass(time.Second)
+				w.require(t, time.Duration(i+1)*time.Second)
+			}
+			pass(time.Second)
+			require.True(t, r.check(key, 1).Allowed)
+		}
+	})
+	inLine(t, "the turn comes at once if the first leaves", func(t *testing.T, r *rig) {
+		key := perID.Key("a")
+		r.wait(key, 2).require(t, 0)
+		first, second := r.wait(key, 5), r.wait(key, 3)
+		require.False(t, second.done.Load())
+		first.cancel()
+		synctest.Wait()
+		second.require(t, 0)
+	})
+	inLine(t, "who has left is not counted", func(t *testing.T, r *rig) {
+		r.take(key, 1)
+		ws := r.waiters(key, 5)
+		require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(1))), ErrQueueFull)
+		for _, w := range ws[:4] {
+			w.cancel()
+		}
+		synctest.Wait()
+		require.Equal(t, 2*time.Second, r.check(key, 1).RetryAfter)
+		for range 4 {
+			r.wait(key, 1)
+		}
+		require.ErrorIs(t, errorOf(r.Wait(t.Context(), key.Cost(1))), ErrQueueFull)
+	})
+	inLine(t, "a hold that ended early is not counted", func(t *testing.T, r *rig) {
+		r.take(key, 1)
+		r.hold(key, time.Hour)
+		w := r.wait(key, 1)
+		require.NoError(t, r.SetHold(key, time.Time{}))
+		next := r.wait(key, 1)
+		pass(time.Hour)
+		w.require(t, time.Hour)
+		pass(time.Second)
+		next.require(t, time.Hour+time.Second)
+	})
+	inLine(t, "impatient callers", func(t *testing.T, r *rig) {
+		const elapsed = 100 * time.Second
+		got, end := atomic.Int64{}, time.Now().Add(elapsed)
+		for i := range 5 {
+			go func() {
+				time.Sleep(time.Duration(i) * 370 * time.Millisecond)
+				for time.Now().Before(end) && t.Context().Err() == nil {
+					ctx, cancel := context.WithCancel(t.Context())
+					time.AfterFunc(1501*time.Millisecond, cancel) // nobody leaves at the instant of a turn
+					_, err := r.Wait(ctx, key.Cost(1))
+					if cancel(); err == nil {
+						got.Add(1)
+					} else if !errors.Is(err, context.Canceled) { // a loop that does not wait would stop the bubble's time
+						t.Error(err)
+						return
+					}
+				}
+			}()
+		}
+		pass(elapsed - time.Millisecond)
+		require.LessOrEqual(t, r.check(key, 1).RetryAfter, 6*time.Second, "five wait")
+		require.EqualValues(t, 100, got.Load())
+		pass(10 * time.Second)
 	})
 	inLine(t, "hold", func(t *testing.T, r *rig) {
 		ws := r.waiters(key, 3)
@@ -439,7 +514,7 @@ func TestWaitBecomesLimited(t *testing.T) {
 		r.hold(key, time.Hour)
 		w := r.wait(key, 3)
 		require.NoError(t, r.SetOverrides(Override{Key: off.Key("a"), Limit: PerHour(5)}))
-		require.NoError(t, r.Release(key))
+		require.NoError(t, r.SetHold(key, time.Time{}))
 		r.take(key, 5)
 		w.cancel()
 		synctest.Wait()
@@ -537,8 +612,8 @@ func TestResetFails(t *testing.T) {
 		held := begin(func() error { return errorOf(r.Hold(key, r.Now().Add(7*time.Second))) })
 		fail()
 		require.NoError(t, <-held)
-		require.Equal(t, 10*time.Second, places[1].Delay())
-		require.Equal(t, 10*time.Second, r.check(key, 1).RetryAfter)
+		require.Equal(t, 7*time.Second, places[1].Delay(), "it moves up, to the end of the hold")
+		require.Equal(t, 7*time.Second, r.check(key, 1).RetryAfter)
 	})
 	inBubbleNamed(t, "other limits come", func(t *testing.T, r *rig) {
 		places, fail := prepare(t, r)
@@ -547,7 +622,7 @@ func TestResetFails(t *testing.T) {
 		// others too.
 		slow := Limit{Burst: 10, Count: 1, Period: 2 * time.Second, Durability: Synced}
 		go func() { done <- r.SetOverrides(Override{Key: synced.Key("a"), Limit: slow}) }()
-		for limit, _ := r.Limits().For(key); limit != slow; limit, _ = r.Limits().For(key) {
+		for limit := r.Limits().For(key); limit != slow; limit = r.Limits().For(key) {
 			runtime.Gosched()
 		}
 		require.NoError(t, r.SetOverrides(Override{Key: synced.Key("b"), Limit: Blocked}))
@@ -629,7 +704,7 @@ func TestWaitForEarlierTokens(t *testing.T) {
 			require.NoError(r.t, r.SetLimits(levelLimits(r.t, EachMonth(1000, nil))))
 		}, 0},
 		"a hold that is released": {func(r *rig, key Key) { r.hold(key, time.Hour) }, func(r *rig, key Key) {
-			require.NoError(r.t, r.Release(key))
+			require.NoError(r.t, r.SetHold(key, time.Time{}))
 		}, lookEvery},
 		"a reset":  {takeAll, func(r *rig, key Key) { require.NoError(r.t, r.Reset(key)) }, lookEvery},
 		"a refund": {takeAll, func(r *rig, key Key) { r.refund(key, 2) }, lookEvery},
@@ -685,14 +760,8 @@ func TestWaitForRate(t *testing.T) {
 
 // A Mode that there is not is refused, except by calls that ignore it.
 func TestIgnoredMode(t *testing.T) {
-	limits := limitsOf(t, Names{1: {Label: "total", ID: Shared, Limit: PerHour(50)},
-		2: {Label: "class", Limit: PerHour(5), Parent: 1}, 3: {Label: "plain", Limit: PerHour(5)}}, nil)
-	r := rigOn(t, NewMemStore(), limits, Options{})
-	plain := Request{Key: Name(3).Key("x"), Cost: 1, Mode: UpTo + 1}
+	r := newRig(t)
+	plain := Request{Key: perID.Key("x"), Cost: 1, Mode: UpTo + 1}
 	require.NoError(t, errorOf(r.Reserve(plain)))
-	require.NoError(t, errorOf(r.Raise(plain, r.Now().Add(time.Minute))))
-	for _, name := range []Name{2, 3} {
-		req := Request{Key: name.Key("x"), Cost: 1, Mode: UpTo + 1}
-		require.ErrorContains(t, r.DoEach(t.Context(), []Request{req}, make([]Decision, 1)), "there is no Mode")
-	}
+	require.ErrorContains(t, r.DoEach(t.Context(), []Request{plain}, make([]Decision, 1)), "there is no Mode")
 }

@@ -1,6 +1,6 @@
 // The benchmarks of stint and of its alternatives.
 //
-//	go run . [-quick] [-only decision,memory,durable,busy,flushed,growth,cores] [-ids 10000000] [-flood 100000000] [-dir DIR] [-results DIR]
+//	go run . [-quick] [-only decision,memory,durable,busy,flushed,growth,live] [-ids 10000000] [-flood 100000000] [-dir DIR] [-results DIR]
 //
 // It prints tables, and writes them to results/*.md, with charts in
 // results/*.svg. Besides Go it needs a C compiler for SQLite, and redis-server
@@ -48,7 +48,7 @@ var tables = []struct {
 	{"busy", (*bench).busy},
 	{"flushed", (*bench).flushed},
 	{"growth", (*bench).growth},
-	{"cores", (*bench).cores},
+	{"live", (*bench).live},
 }
 
 func main() {
@@ -76,7 +76,7 @@ func run() (err error) {
 	flag.StringVar(&b.results, "results", "results", "the `folder` for the tables and charts")
 	flag.StringVar(&b.dir, "dir", "",
 		"the `folder` for the contestants' files, on the measured disk (default: the system's for temporary files)")
-	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,busy,flushed,growth,cores (default all)")
+	only := flag.String("only", "", "the `tables` to make, of decision,memory,durable,busy,flushed,growth,live (default all)")
 	flag.Parse()
 	switch {
 	case b.maxIDs != 0:

@@ -30,6 +30,7 @@ func benchedRequests(b *testing.B) map[string]benched {
 	auto_https off
 	default_bind 127.0.0.1
 	storage file_system `+b.TempDir()+`
+	storage_clean_interval off
 	stint {
 		file `+filepath.Join(b.TempDir(), "limits.db")+`
 	}

@@ -56,13 +56,15 @@ func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 //				<matchers>
 //			}
 //			key            <text with placeholders>
+//			ipv4_prefix    <bits>
 //			ipv6_prefix    <bits>
 //			limit          <limit>
 //			durability     memory|flushed|leased|synced
 //			count_status   <status...>
 //			refund_status  <status...>
-//			lock_out       <duration> [<longest>]
+//			lock_out       <duration>
 //			in_flight      <requests>
+//			leave          <tokens>
 //			override       <key> <limit>
 //			overrides      <file...>
 //			optional
@@ -122,6 +124,8 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 		return err
 	case "key":
 		return arguments(d, &z.Key)
+	case "ipv4_prefix":
+		return number(d, &z.IPv4Prefix, 32)
 	case "ipv6_prefix":
 		return number(d, &z.IPv6Prefix, 128)
 	case "limit":
@@ -139,9 +143,11 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 	case "refund_status":
 		return statuses(d, &z.RefundStatus)
 	case "lock_out":
-		return durations(d, &z.LockOut, &z.LockOutMax)
+		return duration(d, &z.LockOut)
 	case "in_flight":
 		return number(d, &z.InFlight, 1<<40)
+	case "leave":
+		return number(d, &z.Leave, 1<<40)
 	case "override":
 		var id, text string
 		if !d.Args(&id) {
@@ -169,7 +175,19 @@ func (z *Zone) subdirective(d *caddyfile.Dispenser) error {
 	case "shadow":
 		return flag(d, &z.Shadow)
 	}
-	return d.Errf("unknown subdirective %s of a zone", d.Val())
+	if meant, ok := meant[d.Val()]; ok {
+		return d.Errf("unknown subdirective %s of a zone, want %s", d.Val(), meant)
+	}
+	return d.Errf("unknown subdirective %s of a zone, want match, key, ipv4_prefix, ipv6_prefix, limit, durability, "+
+		"count_status, refund_status, lock_out, in_flight, leave, override, overrides, optional or shadow", d.Val())
+}
+
+// meant has the subdirectives that say what those of other modules say.
+var meant = map[string]string{
+	"events": "limit, with the period: limit 100/1m",
+	"window": "limit, with the number of events: limit 100/1m",
+	"rate":   "limit, with the period: limit 100/1m",
+	"burst":  "it behind the limit: limit 100/1m burst 20",
 }
 
 // limitText reads a limit, which may have a burst: 100/1m burst 20.
@@ -225,26 +243,23 @@ func statuses(d *caddyfile.Dispenser, to *[]int) error {
 	return nil
 }
 
-// durations reads one or more durations, up to as many as there are targets.
-func durations(d *caddyfile.Dispenser, to ...*caddy.Duration) error {
-	texts := d.RemainingArgs()
-	if len(texts) < 1 || len(texts) > len(to) {
-		return d.ArgErr()
+// duration reads the only argument of a subdirective.
+func duration(d *caddyfile.Dispenser, to *caddy.Duration) error {
+	var text string
+	if err := arguments(d, &text); err != nil {
+		return err
 	}
-	for i, text := range texts {
-		parsed, err := caddy.ParseDuration(text)
-		if err != nil {
-			return d.Errf("%s is no duration: %v", text, err)
-		}
-		*to[i] = caddy.Duration(parsed)
+	parsed, err := caddy.ParseDuration(text)
+	if err != nil {
+		return d.Errf("%s is no duration: %v", text, err)
 	}
+	*to = caddy.Duration(parsed)
 	return nil
 }
 
 // parseStatus reads the directive:
 //
 //	stint_status [<matcher>] {
-//		allow_reset
 //		hide_ids
 //	}
 func parseStatus(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
@@ -254,11 +269,10 @@ func parseStatus(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		return nil, d.ArgErr()
 	}
 	for d.NextBlock(0) {
-		to := map[string]*bool{"allow_reset": &s.AllowReset, "hide_ids": &s.HideIDs}[d.Val()]
-		if to == nil {
-			return nil, d.Errf("unknown subdirective %s of stint_status, want allow_reset or hide_ids", d.Val())
+		if d.Val() != "hide_ids" {
+			return nil, d.Errf("unknown subdirective %s of stint_status, want hide_ids", d.Val())
 		}
-		if err := flag(d, to); err != nil {
+		if err := flag(d, &s.HideIDs); err != nil {
 			return nil, err
 		}
 	}

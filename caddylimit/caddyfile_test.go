@@ -36,15 +36,17 @@ example.com {
 			}
 			limit 5/15m
 			count_status 401 403
-			lock_out 15m 24h
+			lock_out 15m
 		}
 		zone api {
 			key {header.X-Api-Key}
+			ipv4_prefix 24
 			ipv6_prefix 56
 			limit 100/1m burst 20
 			durability leased
 			refund_status 500 502
 			in_flight 8
+			leave 20
 			override alice 600/1m
 			override bob unlimited
 			overrides plans.yml more.yml
@@ -54,7 +56,6 @@ example.com {
 		fail_open
 	}
 	stint_status /limits {
-		allow_reset
 		hide_ids
 	}
 }`)
@@ -64,12 +65,12 @@ example.com {
 	require.NoError(t, err)
 	for _, want := range []string{
 		`{"fail_open":true,"handler":"stint","zones":[`,
-		`{"count_status":[401,403],"limit":"5/15m","lock_out":900000000000,"lock_out_max":86400000000000,` +
-			`"match":[{"path":["/login"]}],"name":"logins"}`,
-		`{"durability":"leased","in_flight":8,"ipv6_prefix":56,"key":"{http.request.header.X-Api-Key}",` +
+		`{"count_status":[401,403],"limit":"5/15m","lock_out":900000000000,"match":[{"path":["/login"]}],"name":"logins"}`,
+		`{"durability":"leased","in_flight":8,"ipv4_prefix":24,"ipv6_prefix":56,` +
+			`"key":"{http.request.header.X-Api-Key}","leave":20,` +
 			`"limit":"100/1m burst 20","name":"api","optional":true,"override_files":["plans.yml","more.yml"],` +
 			`"overrides":{"alice":"600/1m","bob":"unlimited"},"refund_status":[500,502],"shadow":true}`,
-		`{"allow_reset":true,"handler":"stint_status","hide_ids":true}`,
+		`{"handler":"stint_status","hide_ids":true}`,
 	} {
 		require.Contains(t, string(text), want)
 	}
@@ -78,22 +79,29 @@ example.com {
 // Each mistake names its line.
 func TestAdaptMistakes(t *testing.T) {
 	for lines, want := range map[string]string{
-		"":                                "Caddyfile:4: stint needs a zone",
-		"zones":                           "Caddyfile:3: unknown subdirective zones",
-		"zone":                            "Caddyfile:3: wrong argument count",
-		"zone a b {\nlimit 1/1h\n}":       "Caddyfile:3: wrong argument count",
-		"zone a":                          "Caddyfile:3: zone a: a zone needs a limit",
-		"zone a {\nlimit\n}":              "Caddyfile:4: wrong argument count",
-		"zone a {\nlimit 5/m\n}":          "Caddyfile:4: stint: limit \"5/m\"",
-		"zone a {\nlimit 1/1h\nkey\n}":    "Caddyfile:5: wrong argument count",
-		"zone a {\nlimit 1/1h\nkeys x\n}": "Caddyfile:5: unknown subdirective keys",
+		"":                                 "Caddyfile:4: stint needs a zone",
+		"zones":                            "Caddyfile:3: unknown subdirective zones",
+		"zone":                             "Caddyfile:3: wrong argument count",
+		"zone a b {\nlimit 1/1h\n}":        "Caddyfile:3: wrong argument count",
+		"zone a":                           "Caddyfile:3: zone a: a zone needs a limit",
+		"zone a {\nlimit\n}":               "Caddyfile:4: wrong argument count",
+		"zone a {\nlimit 5/m\n}":           "Caddyfile:4: stint: limit \"5/m\"",
+		"zone a {\nlimit 1/1h\nkey\n}":     "Caddyfile:5: wrong argument count",
+		"zone a {\nlimit 1/1h\nkeys x\n}":  "Caddyfile:5: unknown subdirective keys",
+		"zone a {\nwindow 1m\n}":           "Caddyfile:4: unknown subdirective window of a zone, want limit, with",
+		"zone a {\nevents 100\n}":          "Caddyfile:4: unknown subdirective events of a zone, want limit, with",
+		"zone a {\nrate 100\n}":            "Caddyfile:4: unknown subdirective rate of a zone, want limit, with",
+		"zone a {\nlimit 1/1h\nburst 5\n}": "Caddyfile:5: unknown subdirective burst of a zone, want it behind the limit",
+		"zone a {\nlimit 1/1h\noveride x 2/1h\n}":                      "Caddyfile:5: unknown subdirective overide of a zone, want match, key",
+		"zone a {\nlimit 1/1h\nipv4_prefix 33\n}":                      "Caddyfile:5: 33 is no number from 1 to 32",
 		"zone a {\nlimit 1/1h\nipv6_prefix 129\n}":                     "Caddyfile:5: 129 is no number from 1 to 128",
 		"zone a {\nlimit 1/1h\ndurability safe\n}":                     "Caddyfile:5: ",
 		"zone a {\nlimit 1/1h\ncount_status\n}":                        "Caddyfile:5: wrong argument count",
 		"zone a {\nlimit 1/1h\nrefund_status 5xx\n}":                   "Caddyfile:5: 5xx is no status",
 		"zone a {\nlimit 1/1h\nlock_out\n}":                            "Caddyfile:5: wrong argument count",
 		"zone a {\nlimit 1/1h\nlock_out soon\n}":                       "Caddyfile:5: soon is no duration",
-		"zone a {\nlimit 1/1h\nlock_out 2h 1h\n}":                      "Caddyfile:6: zone a: lock_out grows from 2h0m0s to 1h0m0s",
+		"zone a {\nlimit 1/1h\nlock_out 1h 2h\n}":                      "Caddyfile:5: wrong argument count",
+		"zone a {\nlimit 1/1h\nleave -1\n}":                            "Caddyfile:5: -1 is no number from 1 to",
 		"zone a {\nlimit 1/1h\nin_flight 0\n}":                         "Caddyfile:5: 0 is no number from 1 to",
 		"zone a {\nlimit 1/1h\noverride x\n}":                          "Caddyfile:5: wrong argument count",
 		"zone a {\nlimit 1/1h\noverride x lots\n}":                     "Caddyfile:5: stint: limit \"lots\"",

@@ -39,7 +39,7 @@ func openFile(path string) (*file, error) {
 			return nil, err
 		}
 		// Zones are declared once there are some. Names of other programs are theirs
-		// to declare: only they know whether a Name has one bucket, or a Parent.
+		// to declare: only they know whether a Name has one bucket.
 		none, err := stint.NewLimits(nil)
 		if err != nil {
 			return nil, err
@@ -79,8 +79,14 @@ func (f *file) explain(err error) error {
 	return fmt.Errorf("%s: %w", f.path, err)
 }
 
+// setLimits puts limits in force. If only what they convert could not be saved, they
+// are in force all the same.
 func (f *file) setLimits(limits *stint.Limits) error {
-	if err := f.limiter.SetLimits(limits); err != nil {
+	err := f.limiter.SetLimits(limits)
+	switch {
+	case errors.Is(err, stint.ErrNotDurable):
+		logger().Warn("the limits are in force", zap.Error(f.explain(err)))
+	case err != nil:
 		return f.explain(err)
 	}
 	return nil

@@ -32,16 +32,16 @@ func TestReadme(t *testing.T) {
 	}
 	commands, want := blocks(t, "README.md", "sh")[0], blocks(t, "README.md", "text")[0]
 	install, rest, _ := strings.Cut(commands, "\n")
-	require.Equal(t, "go install github.com/stint-go/stint/caddylimit/cmd/caddy@latest", install)
+	require.Equal(t, "xcaddy build --with github.com/stint-go/stint/caddylimit", install)
 	require.Equal(t, 3, strings.Count(rest, "\n"))
 
-	bin, dir, address, admin := t.TempDir(), t.TempDir(), freeAddress(t), freeAddress(t)
-	require.NoError(t, subprocess.Install(filepath.Join(bin, "caddy"), os.Args[0]))
+	dir, home, address, admin := t.TempDir(), t.TempDir(), subprocess.FreeAddress(t), subprocess.FreeAddress(t)
+	require.NoError(t, subprocess.Install(filepath.Join(dir, "caddy"), os.Args[0]))
 	sh := func(script string) string {
 		cmd := exec.Command("sh", "-c", script)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_DATA_HOME="+dir,
-			"XDG_CONFIG_HOME="+dir, "CADDY_ADMIN="+admin)
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_DATA_HOME="+home,
+			"XDG_CONFIG_HOME="+home, "CADDY_ADMIN="+admin)
 		// A file, because Caddy in the background would keep a pipe open.
 		out, err := os.Create(filepath.Join(dir, "out"))
 		require.NoError(t, err)
@@ -52,10 +52,10 @@ func TestReadme(t *testing.T) {
 		require.NoError(t, err)
 		return regexp.MustCompile(`pid=\d+`).ReplaceAllString(string(text), "pid=4711")
 	}
-	defer sh("caddy stop")
+	defer sh("./caddy stop")
 	rest = strings.ReplaceAll(rest, "localhost:8080", strings.Replace(address, "127.0.0.1", "localhost", 1))
 	require.Equal(t, want, sh(rest))
-	sh("caddy stop")
+	sh("./caddy stop")
 	_, rest, _ = strings.Cut(rest, "\n") // the Caddyfile is there
 	require.Equal(t, strings.ReplaceAll(want, "200", "429"), sh(rest))
 }
@@ -63,7 +63,7 @@ func TestReadme(t *testing.T) {
 // The Caddyfiles of the documents are adapted without an error.
 func TestCaddyfiles(t *testing.T) {
 	all := blocks(t, "../docs/caddy.md", "caddy")
-	require.Len(t, all, 3)
+	require.Len(t, all, 4)
 	for _, text := range all {
 		_, err := adapt(t, text)
 		require.NoError(t, err, text)

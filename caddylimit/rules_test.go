@@ -48,11 +48,11 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 		var rules []httplimit.Rule
 		for _, ru := range layers[i] {
 			spec, _ := lim.Limits().Spec(ru.Name)
-			if ru.Cost > 1 || ru.Settle || spec.ID == stint.Shared {
+			if ru.Cost > 1 || ru.Free || ru.Settle || spec.IDs == stint.Single {
 				return nil
 			}
 			z := &Zone{Name: spec.Label, number: ru.Name, Key: "{http.request.header.X-Id}", LockOut: caddy.Duration(ru.LockOut),
-				LockOutMax: caddy.Duration(ru.Longest), Optional: ru.Optional, Shadow: ru.Shadow, InFlight: ru.InFlight}
+				Optional: ru.Optional, Shadow: ru.Shadow, Leave: ru.Leave, InFlight: ru.InFlight}
 			if ru.Count {
 				z.CountStatus = []int{http.StatusUnauthorized}
 			}
@@ -82,7 +82,6 @@ func door(t testing.TB, lim stint.Decider, layers ...[]rulestest.Rule) func(rule
 // TestRules runs the zones with every kind of limit.
 func TestRules(t *testing.T) {
 	t.Parallel()
-	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, door) })
 	rulestest.Run(t, door, rulestest.Host(hostlimit.RoleOwner))
 }
 
@@ -144,9 +143,33 @@ func TestDurabilityOfOverrides(t *testing.T) {
 	}
 }
 
+// The id of an address is that of httplimit.ByIP. Overrides may name its network.
+func TestCanonical(t *testing.T) {
+	for _, tc := range []struct {
+		v4, v6    int
+		key, want string
+	}{
+		{32, 64, "203.0.113.9", "203.0.113.9"},
+		{32, 64, "::ffff:203.0.113.9", "203.0.113.9"},
+		{32, 64, "64:ff9b::cb00:7109", "203.0.113.9"},
+		{32, 64, "2001:db8::1", "2001:db8::/64"},
+		{32, 64, "2001:DB8::1/64", "2001:db8::/64"},
+		{32, 64, "203.0.113.9/24", "203.0.113.9/24"}, // no network of clients
+		{24, 56, "203.0.113.9", "203.0.113.0/24"},
+		{24, 56, "64:ff9b::cb00:7109", "203.0.113.0/24"},
+		{24, 56, "203.0.113.9/24", "203.0.113.0/24"},
+		{24, 56, "2001:db8:0:1ff::1", "2001:db8:0:100::/56"},
+		{24, 56, "2001:db8::/64", "2001:db8::/64"},
+		{24, 56, "ada.b", "ada.b"},
+	} {
+		z := &Zone{number: 1, IPv4Prefix: tc.v4, IPv6Prefix: tc.v6}
+		require.Equal(t, tc.want, z.canonical(tc.key), "%+v", tc)
+	}
+}
+
 // Two spellings of one key are one override, so they must not have two limits.
 func TestOverrideTwice(t *testing.T) {
-	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv6Prefix: 64}
+	z := &Zone{Name: "api", number: 1, Limit: "5/1h", IPv4Prefix: 32, IPv6Prefix: 64}
 	a := newApp(z)
 	z.Overrides = map[string]string{"2001:db8::1": "10/1h", "2001:db8::/64": "blocked"}
 	_, err := a.build(false)
@@ -164,7 +187,7 @@ func TestOverrideTwice(t *testing.T) {
 	z.OverrideFiles = []string{writePlans(t, `[api: {blocked: true, ids: ["2001:db8::2"]}]`)}
 	limits, err := a.build(false)
 	require.NoError(t, err)
-	limit, _ := limits.For(stint.Name(1).Key("2001:db8::/64"))
+	limit := limits.For(stint.Name(1).Key("2001:db8::/64"))
 	require.Equal(t, stint.PerHour(10), limit)
 }
 
@@ -183,7 +206,7 @@ func TestZoneThatGoes(t *testing.T) {
 	limits, err := after.build(false)
 	require.NoError(t, err)
 	for id, want := range map[string]stint.Limit{"ada": stint.Blocked, "bob": stint.PerHour(10), "cy": stint.PerHour(5)} {
-		limit, _ := limits.For(stint.Name(1).Key(id))
+		limit := limits.For(stint.Name(1).Key(id))
 		require.Equal(t, want, limit, id)
 	}
 }
@@ -291,14 +314,14 @@ func TestNumbersBehindAnotherOwner(t *testing.T) {
 	number("a", 1)
 }
 
-// Caddy shares a file with a program whose Names have one bucket or a Parent, or
+// Caddy shares a file with a program whose Names have one bucket, or
 // are not those of its zones, whichever of them has the file.
 func TestFileOfAnotherProgram(t *testing.T) {
 	program := stint.Names{
-		1: {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(5)},
-		2: {Label: "Tenants", ID: stint.Shared, Limit: stint.PerHour(6)},
-		3: {Label: "Floors"},
-		4: {Label: "PerTenant", Limit: stint.PerHour(4), Parent: 2, Floor: 3},
+		1: {Label: "Total", IDs: stint.Single, Limit: stint.PerHour(5)},
+		2: {Label: "Tenants", IDs: stint.Single, Limit: stint.PerHour(6)},
+		3: {Label: "Others", Limit: stint.Unlimited},
+		4: {Label: "PerTenant", Limit: stint.PerHour(4)},
 	}
 	for name, caddyFirst := range map[string]bool{"Caddy has the file": true, "the program has the file": false} {
 		t.Run(name, func(t *testing.T) {
@@ -393,4 +416,19 @@ func TestReplacedWhileRequestWaits(t *testing.T) {
 	never := &App{file: a.file}
 	never.init()
 	require.Error(t, never.enforce())
+}
+
+// A configuration in JSON is not read by the Caddyfile, which has bounds of its own.
+func TestPrefixBounds(t *testing.T) {
+	for _, c := range []struct {
+		v4, v6 int
+		want   string
+	}{{32, 64, ""}, {1, 128, ""}, {33, 64, "ipv4_prefix is 33"}, {-1, 64, "ipv4_prefix is -1"}, {32, 129, "ipv6_prefix is 129"}} {
+		z := &Zone{Name: "a", Limit: "1/1h", Key: defaultKey, IPv4Prefix: c.v4, IPv6Prefix: c.v6}
+		if err := z.validate(); c.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, c.want)
+		}
+	}
 }

@@ -17,9 +17,6 @@ func init() {
 // Status answers with a page that shows zones and their buckets to an operator.
 // Put it behind authentication.
 type Status struct {
-	// AllowReset lets the page reset, hold and release keys.
-	AllowReset bool `json:"allow_reset,omitempty"`
-
 	// HideIDs leaves the keys out of the page.
 	HideIDs bool `json:"hide_ids,omitempty"`
 
@@ -40,7 +37,7 @@ func (s *Status) Provision(ctx caddy.Context) error {
 	}
 	s.app = app.(*App)
 	s.app.onStart = append(s.app.onStart, func(lim *hostlimit.Limiter) {
-		s.page = statuspage.New(lim, &statuspage.Options{AllowReset: s.AllowReset, HideIDs: s.HideIDs})
+		s.page = statuspage.New(lim, &statuspage.Options{HideIDs: s.HideIDs})
 		s.app.pages = append(s.app.pages, s.page.Observer())
 	})
 	return nil

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
@@ -35,7 +38,9 @@ type Zone struct {
 	// an address, all spellings of it are one bucket.
 	Key string `json:"key,omitempty"`
 
-	// IPv6Prefix is how many bits of an IPv6 address count; the default is 64.
+	// IPv4Prefix and IPv6Prefix are how many bits of an address count; the defaults
+	// are 32 and 64.
+	IPv4Prefix int `json:"ipv4_prefix,omitempty"`
 	IPv6Prefix int `json:"ipv6_prefix,omitempty"`
 
 	// Limit is the limit of each key, such as "5/15m", "100/1m burst 20",
@@ -52,13 +57,16 @@ type Zone struct {
 	RefundStatus []int `json:"refund_status,omitempty"`
 
 	// LockOut denies everything to a key for this long after it has used up its
-	// tokens. Each lock-out is twice as long as the one before, up to LockOutMax.
-	LockOut    caddy.Duration `json:"lock_out,omitempty"`
-	LockOutMax caddy.Duration `json:"lock_out_max,omitempty"`
+	// tokens.
+	LockOut caddy.Duration `json:"lock_out,omitempty"`
 
 	// InFlight is how many requests of one key may run at the same time; 0 means
 	// any number.
 	InFlight int64 `json:"in_flight,omitempty"`
+
+	// Leave is how many tokens must remain in the bucket, for the requests of other
+	// zones with the same name.
+	Leave int64 `json:"leave,omitempty"`
 
 	// Optional lets requests pass for which the key is empty. Otherwise they are
 	// answered with 400.
@@ -87,12 +95,34 @@ func replacerOf(r *http.Request) *caddy.Replacer {
 }
 
 func (z *Zone) provision(ctx caddy.Context) error {
-	z.Key, z.IPv6Prefix = cmp.Or(z.Key, defaultKey), cmp.Or(z.IPv6Prefix, 64)
+	z.Key = cmp.Or(z.Key, defaultKey)
+	z.IPv4Prefix, z.IPv6Prefix = cmp.Or(z.IPv4Prefix, 32), cmp.Or(z.IPv6Prefix, 64)
+	for _, name := range z.unknown() {
+		ctx.Logger().Warn("Caddy has no such placeholder: if no directive, such as map, sets it, the key is wrong",
+			zap.String("zone", z.Name), zap.String("placeholder", "{"+name+"}"))
+	}
+	for _, path := range z.OverrideFiles { // Start reads them, but caddy validate does not start
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("zone %s: overrides: %w", z.Name, err)
+		}
+	}
 	loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
 	if err != nil {
 		return fmt.Errorf("zone %s: %w", z.Name, err)
 	}
 	return z.matchers.FromInterface(loaded)
+}
+
+// unknown returns the placeholders of the key that Caddy does not set: the names of
+// its own have a point. Those of a Caddyfile have been replaced by them.
+func (z *Zone) unknown() (names []string) {
+	caddy.NewReplacer().ReplaceFunc(z.Key, func(name string, _ any) (any, error) {
+		if !strings.Contains(name, ".") {
+			names = append(names, name)
+		}
+		return nil, nil
+	})
+	return names
 }
 
 // validate returns the first mistake of a zone that needs no file to find.
@@ -103,15 +133,16 @@ func (z *Zone) validate() error {
 		err = errors.New("a zone needs a name")
 	case z.Limit == "" && z.InFlight == 0:
 		err = errors.New("a zone needs a limit, such as 100/1m, or in_flight")
+	case z.IPv4Prefix < 0 || z.IPv4Prefix > 32:
+		err = fmt.Errorf("ipv4_prefix is %d, want 1 to 32", z.IPv4Prefix)
 	case z.IPv6Prefix < 0 || z.IPv6Prefix > 128:
 		err = fmt.Errorf("ipv6_prefix is %d, want 1 to 128", z.IPv6Prefix)
+	case z.Leave < 0:
+		err = fmt.Errorf("leave is %d, want 0 or more", z.Leave)
 	case z.InFlight < 0:
 		err = fmt.Errorf("in_flight is %d, want 1 or more", z.InFlight)
-	case z.LockOut < 0 || z.LockOutMax < 0:
+	case z.LockOut < 0:
 		err = errors.New("lock_out is negative")
-	case z.LockOutMax > 0 && z.LockOutMax < z.LockOut:
-		err = fmt.Errorf("lock_out grows from %v to %v: want a longer second time",
-			time.Duration(z.LockOut), time.Duration(z.LockOutMax))
 	case len(z.CountStatus) > 0 && len(z.RefundStatus) > 0:
 		err = errors.New("count_status and refund_status exclude each other")
 	}
@@ -194,7 +225,7 @@ func (z *Zone) addFile(names stint.Names, path string, overrides map[string]stin
 			return fmt.Errorf("zone %s: %s: %s has two overrides", z.Name, path, canonical)
 		}
 		seen[canonical] = true
-		if !limit.IsUnlimited() && !limit.IsBlocked() {
+		if limit != stint.Unlimited && limit != stint.Blocked {
 			limit.Durability = cmp.Or(limit.Durability, level)
 		}
 		if _, ok := overrides[canonical]; !ok {
@@ -226,6 +257,7 @@ func (z *Zone) conflict(other *Zone) error {
 	for field, equal := range map[string]bool{
 		"limit":          z.Limit == other.Limit,
 		"durability":     z.Durability == other.Durability,
+		"ipv4_prefix":    z.IPv4Prefix == other.IPv4Prefix,
 		"ipv6_prefix":    z.IPv6Prefix == other.IPv6Prefix,
 		"override":       maps.Equal(z.Overrides, other.Overrides),
 		"override files": slices.Equal(z.OverrideFiles, other.OverrideFiles),
@@ -241,12 +273,12 @@ func (z *Zone) conflict(other *Zone) error {
 // rule returns the zone as a rule of package httplimit.
 func (z *Zone) rule() httplimit.Rule {
 	ru := httplimit.Rule{
-		Key:        z.keyOf,
-		Optional:   true, // keyOf says which requests the zone skips
-		LockOut:    time.Duration(z.LockOut),
-		LockOutMax: time.Duration(z.LockOutMax),
-		InFlight:   z.InFlight,
-		Shadow:     z.Shadow,
+		Key:      z.keyOf,
+		Optional: true, // keyOf says which requests the zone skips
+		LockOut:  time.Duration(z.LockOut),
+		InFlight: z.InFlight,
+		Leave:    z.Leave,
+		Shadow:   z.Shadow,
 	}
 	if len(z.CountStatus) > 0 {
 		ru.Count = rules.OneOf(z.CountStatus...)
@@ -294,22 +326,27 @@ func (z *Zone) expand(repl *caddy.Replacer) string {
 	return id
 }
 
-// canonical returns the one spelling of an id. An address that a proxy wrote as
-// IPv6 is an IPv4 one, and an IPv6 address stands for its network. An override may
-// name that network in any spelling.
+// canonical returns the one spelling of an id. An override may name the network of
+// clients in any spelling.
 func (z *Zone) canonical(id string) string {
 	if !strings.ContainsAny(id, ".:") {
 		return id
 	}
-	addr, err := netip.ParseAddr(id)
-	switch {
-	case err != nil:
-		if network, err := netip.ParsePrefix(id); err == nil && network.Addr().Is6() && network.Bits() == z.IPv6Prefix {
-			return network.Masked().String()
-		}
-		return id
-	case addr.Unmap().Is4():
-		return z.number.IP(addr).ID
+	if addr, err := netip.ParseAddr(id); err == nil {
+		return z.client(addr)
 	}
-	return z.number.Prefix(addr, 32, z.IPv6Prefix).ID
+	network, err := netip.ParsePrefix(id)
+	if of := z.client(network.Addr()); err == nil && of == network.Masked().String() {
+		return of
+	}
+	return id
+}
+
+// client returns the id of a client's address. An IPv6 address that stands for an
+// IPv4 one is that, and another one stands for its network.
+func (z *Zone) client(addr netip.Addr) string {
+	if id := z.number.IP(addr).ID; z.IPv4Prefix == 32 && !strings.Contains(id, ":") {
+		return id
+	}
+	return z.number.Prefix(addr, z.IPv4Prefix, z.IPv6Prefix).ID
 }

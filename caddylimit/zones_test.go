@@ -2,6 +2,8 @@ package caddylimit_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -12,7 +14,7 @@ import (
 // admitted the request before.
 func TestPlaceholdersOfSeveralDirectives(t *testing.T) {
 	s := newSite(t)
-	s.start(s.caddyfile(directive("/api/*", zone("outer", "limit 100/10h")) +
+	s.start(s.caddyfile(directive("/api/*", zone("outer", "limit 7/10h")) +
 		directive("", zone("inner", "limit 3/10h")) + handleDenials + "\nrespond \"{http.stint.zone} {http.stint.remaining}\""))
 	for i := range 3 {
 		res, body := s.get("/api/x")
@@ -22,7 +24,7 @@ func TestPlaceholdersOfSeveralDirectives(t *testing.T) {
 	res, body := s.get("/api/x")
 	require.Equal(t, 429, res.StatusCode)
 	require.Regexp(t, `^zone inner: 0 left, retry in 1[12]\d\d\d$`, body)
-	require.Contains(t, res.Header.Get("RateLimit-Policy"), `"inner"`)
+	require.Equal(t, `"outer";q=7;w=36000, "inner";q=3;w=36000`, res.Header.Get("RateLimit-Policy"))
 }
 
 // A zone whose limit changes keeps its buckets: of the larger limit they have
@@ -57,12 +59,15 @@ func TestTwoSites(t *testing.T) {
 	require.Equal(t, 200, other.status("/"))
 	require.Equal(t, 429, s.status("/"))
 	require.Equal(t, 429, other.status("/"))
+	plans := filepath.Join(s.dir, "plans.yml")
+	require.NoError(t, os.WriteFile(plans, []byte("[]"), 0o600))
 	for lines, field := range map[string]string{
 		"limit 3/10h":                       "limit",
 		"limit 2/10h\ndurability leased":    "durability",
+		"limit 2/10h\nipv4_prefix 24":       "ipv4_prefix",
 		"limit 2/10h\nipv6_prefix 48":       "ipv6_prefix",
 		"limit 2/10h\noverride a unlimited": "override",
-		"limit 2/10h\noverrides plans.yml":  "override files",
+		"limit 2/10h\noverrides " + plans:   "override files",
 	} {
 		status, says := s.reload(sites(lines))
 		require.Equal(t, 400, status)

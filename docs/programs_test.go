@@ -57,7 +57,7 @@ func compile(t *testing.T, source string) string {
 	if runtime.GOOS == "windows" {
 		program += ".exe"
 	}
-	setup := readmeBlocks(t, "run by", "TestPrograms")
+	setup := blocksRunBy(t, "../README.md", "TestPrograms")
 	require.Len(t, setup, 1)
 	var commands [][]string
 	for line := range strings.Lines(setup[0]) {

@@ -15,10 +15,10 @@ import (
 	"github.com/stint-go/stint/limitsfile"
 )
 
-// readmeBlocks returns the blocks of the README with a mark.
-func readmeBlocks(t *testing.T, mark, value string) (blocks []string) {
-	for _, b := range readBlocks(t, "../README.md") {
-		if b.mark == mark && b.value == value {
+// blocksRunBy returns the blocks of a document that a test runs.
+func blocksRunBy(t *testing.T, path, test string) (blocks []string) {
+	for _, b := range readBlocks(t, path) {
+		if b.mark == "run by" && b.value == test {
 			blocks = append(blocks, b.text)
 		}
 	}
@@ -28,7 +28,7 @@ func readmeBlocks(t *testing.T, mark, value string) (blocks []string) {
 // TestFreshClone runs the first command that the README names.
 func TestFreshClone(t *testing.T) {
 	t.Parallel()
-	blocks := readmeBlocks(t, "run by", "TestFreshClone")
+	blocks := blocksRunBy(t, "../README.md", "TestFreshClone")
 	require.Len(t, blocks, 1)
 	args := strings.Fields(blocks[0])
 	require.Equal(t, "demo.db", args[len(args)-1])
@@ -40,17 +40,16 @@ func TestFreshClone(t *testing.T) {
 	assert.Regexp(t, `^allowed  alice  2 of 3 left, full in 20m`, string(out))
 }
 
-// TestLimitsFiles loads the limits files of the README.
+// TestLimitsFiles loads the limits files of choosing.md.
 func TestLimitsFiles(t *testing.T) {
-	blocks := readmeBlocks(t, "run by", "TestLimitsFiles")
+	blocks := blocksRunBy(t, "choosing.md", "TestLimitsFiles")
 	require.Len(t, blocks, 2)
 	const orders stint.Name = 6
-	names := stint.Names{orders: {Label: "OrdersPerAccount", ID: idformat.RegID}}
+	names := stint.Names{orders: {Label: "OrdersPerAccount", IDs: idformat.RegID}}
 	limits, err := limitsfile.Parse(names, []byte(blocks[0]), []byte(blocks[1]))
 	require.NoError(t, err)
 	for id, count := range map[string]int64{"1": 300, "12345678": 600, "22222222": 900} {
-		limit, ok := limits.For(orders.Key(id))
-		assert.True(t, ok)
+		limit := limits.For(orders.Key(id))
 		assert.Equal(t, count, limit.Count)
 		assert.Equal(t, stint.Leased, limit.Durability, id)
 	}

@@ -40,46 +40,56 @@ var allowedImports = map[string][]string{
 
 	"internal/since":      {},
 	"internal/reciprocal": {},
-	"internal/cache": {"internal/clock", "internal/format", "internal/groupcommit", "internal/queue", "internal/reciprocal",
+	"internal/gcra":       {"internal/calendar", "internal/queue", "internal/reciprocal"},
+	"internal/cache": {"internal/clock", "internal/format", "internal/gcra", "internal/groupcommit", "internal/queue",
 		"internal/since", "internal/spell", "internal/table"},
 
 	"internal/calendar": {"internal/spell"},
-	"internal/share":    {},
 	"internal/spell":    {},
 	"internal/idmap":    {},
 	"internal/events":   {},
-	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/events", "internal/format", "internal/idmap",
-		"internal/queue", "internal/reciprocal", "internal/share", "internal/spell", "internal/table"},
+	".": {"internal/boltstore", "internal/cache", "internal/calendar", "internal/clock", "internal/events", "internal/format", "internal/gcra", "internal/idmap",
+		"internal/queue", "internal/spell"},
 
 	"internal/display":  {".", "internal/calendar"},
 	"internal/chart":    {"internal/display"},
-	"internal/replay":   {".", "internal/chart", "internal/display"},
+	"internal/replay":   {".", "internal/chart", "internal/display", "internal/spell"},
 	"internal/resp":     {},
-	"internal/simulate": {".", "internal/chart", "internal/display", "go.yaml.in/yaml/v4"},
+	"internal/simulate": {".", "internal/chart", "internal/display", "gopkg.in/yaml.v3"},
 
 	"internal/filecopy":   {"internal/bboltpage", "github.com/stretchr/testify/", "go.etcd.io/bbolt"}, // tests only
 	"internal/testlength": {},                                                                         // tests only
+	"internal/liveheap":   {},                                                                         // tests only
 	"internal/worlds": {".", "internal/boltfile", "internal/boltstore", "internal/filecopy", "internal/format", "internal/modeltest",
 		"internal/table", "github.com/stretchr/testify/"}, // tests only
-	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                            // tests only
-	"internal/decidertest": {".", "rules", "internal/testlength", "github.com/stretchr/testify/", "go.yaml.in/yaml/v4"}, // tests only
-	"internal/rulestest": {".", "hostlimit", "httplimit", "rules", "internal/decidertest", "internal/testlength",
+	"internal/subprocess":  {"github.com/stretchr/testify/"},                                                                    // tests only
+	"internal/sharestest":  {".", "shares", "internal/modeltest", "github.com/stretchr/testify/"},                               // tests only
+	"internal/decidertest": {".", "rules", "shares", "internal/testlength", "github.com/stretchr/testify/", "gopkg.in/yaml.v3"}, // tests only
+	"internal/rulestest": {".", "hostlimit", "httplimit", "rules", "shares", "internal/decidertest", "internal/testlength",
 		"github.com/stretchr/testify/"}, // tests only
-	"internal/modeltest":      {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
-	"internal/dbfile":         {"."},                                                                           // for programs of this module that do not know a file's limits
-	"internal/hold":           {"."},
+	"internal/modeltest": {".", "internal/boltfile", "internal/boltstore", "github.com/stretchr/testify"}, // tests only
+	"internal/console":   {".", "internal/display", "golang.org/x/term"},
+	"internal/source":    {".", "hostlimit", "internal/calendar", "internal/clock", "internal/console", "internal/dbfile", "internal/display", "internal/gcra", "internal/spell"},
+	"internal/wholefile": {},
+	"internal/maintain": {".", "internal/console", "internal/dbfile", "internal/display", "internal/fsck", "internal/replay", "internal/source",
+		"internal/wholefile", "go.etcd.io/bbolt"},
+	"internal/resp/resptest":  {"github.com/stretchr/testify/"}, // tests only
+	"internal/serve":          {".", "hostlimit", "internal/boltfile", "internal/console", "internal/display", "internal/resp", "internal/source", "internal/status"},
+	"internal/dbfile":         {"."}, // for programs of this module that do not know a file's limits
+	"internal/levels":         {"."},
 	"storetest":               {"."},
-	"idformat":                {".", "internal/spell", "golang.org/x/net/publicsuffix"},
-	"limitsfile":              {".", "internal/calendar", "internal/share", "internal/spell", "go.yaml.in/yaml/v4"},
-	"rules":                   {".", "internal/hold", "internal/spell"},
-	"httplimit":               {".", "rules", "github.com/dunglas/httpsfv"},
-	"netlimit":                {".", "rules"},
-	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltfile", "internal/events", "golang.org/x/sys/"},
+	"shares":                  {"."},
+	"idformat":                {".", "internal/spell"},
+	"limitsfile":              {".", "internal/calendar", "internal/spell", "gopkg.in/yaml.v3"},
+	"rules":                   {".", "internal/spell"},
+	"httplimit":               {".", "rules", "internal/spell", "github.com/dunglas/httpsfv"},
+	"netlimit":                {".", "rules", "internal/spell", "internal/levels"},
+	"hostlimit":               {".", "hostlimit/internal/wire", "internal/boltfile", "internal/events", "internal/levels", "golang.org/x/sys/"},
 	"hostlimit/internal/wire": {"."},
-	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/hold", "internal/spell"},
-	"cmd/stint": {".", "hostlimit", "httplimit/statuspage", "limitsfile", "internal/chart", "internal/dbfile", "internal/display", "internal/fsck", "internal/hold", "internal/replay", "internal/resp", "internal/simulate",
-		"internal/spell",
-		"github.com/coreos/go-systemd/", "github.com/gofrs/flock", "github.com/spf13/", "github.com/schollz/", "go.etcd.io/bbolt", "golang.org/x/", "go.yaml.in/yaml/v4"},
+	"internal/status":         {".", "rules"},
+	"httplimit/statuspage":    {".", "httplimit", "rules", "internal/display", "internal/status"},
+	"cmd/stint": {".", "hostlimit", "limitsfile", "internal/chart", "internal/console", "internal/display", "internal/maintain", "internal/replay", "internal/serve", "internal/simulate", "internal/source", "internal/spell", "internal/wholefile",
+		"github.com/spf13/", "golang.org/x/term"},
 	"examples/": {".", "hostlimit", "httplimit", "httplimit/statuspage", "idformat", "limitsfile", "rules", "github.com/",
 		"golang.org/x/"},
 }
@@ -191,6 +201,81 @@ func TestDependencies(t *testing.T) {
 		first, _, _ := strings.Cut(pkg, "/")
 		if strings.Contains(first, ".") {
 			require.Regexp(t, `^(github\.com/stint-go/stint(/internal/.*)?|go\.etcd\.io/bbolt(/.*)?|golang\.org/x/sys/.*)$`, pkg)
+		}
+	}
+}
+
+// The command links no package that takes long to initialise and that only serve would
+// use: each call in a script would wait for it.
+func TestCommandDependencies(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "../cmd/stint").Output()
+	require.NoError(t, err)
+	linked := strings.Fields(string(out))
+	for _, pkg := range []string{"net/http", "html/template", "crypto/tls", "crypto/x509"} {
+		require.NotContains(t, linked, pkg)
+	}
+}
+
+// requirements has, for each module that a program can import and each that it requires
+// directly, what it is for and why the code is not ours. Those of the command and of the
+// tests reach a program that imports stint only as lines of go.mod.
+var requirements = map[string]map[string]string{
+	".": {
+		"go.etcd.io/bbolt":                "the file",
+		"gopkg.in/yaml.v3":                "limitsfile: YAML, with the line of each mistake",
+		"golang.org/x/sys":                "the clock that counts while a machine sleeps, prefetching, and locks; bbolt needs it, too",
+		"github.com/dunglas/httpsfv":      "httplimit: structured fields are a grammar of their own (RFC 9651)",
+		"github.com/spf13/cobra":          "the command: subcommands, help, manual pages and completion for four shells",
+		"github.com/spf13/pflag":          "the command: cobra's flags, whose errors it words anew",
+		"golang.org/x/term":               "the command: the width of a terminal, on Windows, too",
+		"github.com/rogpeppe/go-internal": "tests: testscript runs the command as users do",
+		"github.com/stretchr/testify":     "tests: assertions",
+	},
+	"redislimit": {
+		"github.com/redis/rueidis":    "the client that the program has",
+		"github.com/stretchr/testify": "tests: assertions",
+	},
+	"grpclimit": {
+		"google.golang.org/grpc":                    "the server whose calls it limits",
+		"google.golang.org/genproto/googleapis/rpc": "the details of a denial, RetryInfo and QuotaFailure",
+		"google.golang.org/protobuf":                "their durations",
+		"github.com/stretchr/testify":               "tests: assertions",
+	},
+	"otellimit": {
+		"go.opentelemetry.io/otel":            "the attributes of a metric",
+		"go.opentelemetry.io/otel/metric":     "the instruments",
+		"go.opentelemetry.io/otel/trace":      "the span of a request",
+		"go.opentelemetry.io/otel/sdk":        "tests: the spans that were recorded",
+		"go.opentelemetry.io/otel/sdk/metric": "tests: the metrics that were recorded",
+		"github.com/stretchr/testify":         "tests: assertions",
+	},
+	"caddylimit": {
+		"github.com/caddyserver/caddy/v2":     "the server; v2.9.0 is the first with a registry of metrics for each configuration",
+		"github.com/prometheus/client_golang": "Caddy's metrics",
+		"go.uber.org/zap":                     "Caddy's log",
+		"github.com/stretchr/testify":         "tests: assertions",
+	},
+}
+
+func TestRequirements(t *testing.T) {
+	for dir, reasons := range requirements {
+		content, err := os.ReadFile(filepath.Join("..", dir, "go.mod"))
+		require.NoError(t, err)
+		found := map[string]bool{}
+		for line := range strings.Lines(string(content)) {
+			words := strings.Fields(strings.TrimPrefix(line, "require "))
+			if len(words) < 2 || !strings.HasPrefix(words[1], "v") || strings.Contains(line, "// indirect") || strings.HasPrefix(words[0], module) {
+				continue
+			}
+			found[words[0]] = true
+			if reasons[words[0]] == "" {
+				t.Errorf("%s/go.mod requires %s: say in the table what it is for, or do without it", dir, words[0])
+			}
+		}
+		for name := range reasons {
+			if !found[name] {
+				t.Errorf("%s/go.mod no longer requires %s", dir, name)
+			}
 		}
 	}
 }

@@ -3,12 +3,18 @@ package grpclimit_test
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/grpclimit"
@@ -63,5 +69,51 @@ func BenchmarkServer(b *testing.B) {
 				c.intercept(ctx, req, info, handler)
 			}
 		})
+	}
+}
+
+// BenchmarkCall measures unary calls to a server on loopback: a plain one, one whose
+// rule allows the calls, and one whose rule denies them. The three take turns, and it
+// reports medians, which other work on the machine disturbs little.
+func BenchmarkCall(b *testing.B) {
+	const turn = 10
+	limits := newLimits(b, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000), perKey: stint.Blocked})
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(b, err)
+	b.Cleanup(func() { lim.Close() })
+	names, want := []string{"plain", "allowed", "denied"}, []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted}
+	clients, took := make([]pb.TestServiceClient, len(names)), make([][]time.Duration, len(names))
+	for i := range names {
+		var opts []grpc.ServerOption
+		if i > 0 {
+			unary, _ := grpclimit.Server(lim, nil, grpclimit.Rule{Key: grpclimit.ByPeer([]stint.Name{perAddress, perKey}[i-1])})
+			opts = append(opts, grpc.UnaryInterceptor(unary))
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(b, err)
+		s := grpc.NewServer(opts...)
+		pb.RegisterTestServiceServer(s, &service{})
+		go s.Serve(ln)
+		b.Cleanup(s.Stop)
+		conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(b, err)
+		b.Cleanup(func() { conn.Close() })
+		clients[i] = pb.NewTestServiceClient(conn)
+	}
+	for b.Loop() {
+		for i, c := range clients {
+			begun := time.Now()
+			for range turn {
+				if _, err := c.EmptyCall(b.Context(), &pb.Empty{}); status.Code(err) != want[i] {
+					b.Fatal(err)
+				}
+			}
+			took[i] = append(took[i], time.Since(begun)/turn)
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of all three
+	for i, name := range names {
+		slices.Sort(took[i])
+		b.ReportMetric(float64(took[i][len(took[i])/2]), name+"-ns")
 	}
 }

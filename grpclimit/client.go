@@ -19,7 +19,7 @@ import (
 
 // ClientOptions configure the interceptors of Client.
 type ClientOptions struct {
-	// Key finds the bucket: ByTarget has one for each server, and Shared has one
+	// Key finds the bucket: ByTarget has one for each server, and Single has one
 	// for all servers. If Key returns an error, the call fails with that error.
 	Key KeyFunc
 
@@ -31,6 +31,11 @@ type ClientOptions struct {
 	// or if the limit is stint.Blocked. If Wait is not set, each call without
 	// tokens fails at once.
 	Wait bool
+
+	// OnWait is called before a call waits, with the time until its turn as far as it
+	// is known then: a hold may delay it. It is not called for a call that fails at
+	// once because its turn is after the deadline.
+	OnWait func(ctx context.Context, wait time.Duration)
 
 	// MaxHold limits how long a server can keep the client away; 0 means 24
 	// hours. After that a call is sent again.
@@ -72,6 +77,9 @@ func Client(lim stint.Decider, opts *ClientOptions) (grpc.UnaryClientInterceptor
 	}
 	c := &client{opts: *opts}
 	c.Limiter, c.Wait, c.MaxHold = lim, opts.Wait, opts.MaxHold
+	if opts.OnWait != nil {
+		c.OnWait = func(ctx context.Context, _ stint.Key, wait time.Duration) { opts.OnWait(ctx, wait) }
+	}
 	return c.unary, c.stream
 }
 

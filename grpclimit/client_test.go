@@ -112,7 +112,7 @@ func TestClientRefund(t *testing.T) {
 		"127.0.0.1:1": 5, serve(t, ending(refusing(codes.Unavailable, 0))): 3, // no server, and one that refuses
 	} {
 		lim, _ := newLimiter(t, nil)
-		client := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)})...)
+		client := dial(t, addr, limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Single(everyone)})...)
 		assert.Equal(t, codes.Unavailable, status.Code(call(t, client)))
 		if stream, err := client.FullDuplexCall(t.Context()); err == nil {
 			_, err = stream.Recv()
@@ -172,7 +172,7 @@ func TestClientRetries(t *testing.T) {
 		}
 		return nil
 	}}
-	c := dial(t, serve(t, s), append(limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)}),
+	c := dial(t, serve(t, s), append(limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Single(everyone)}),
 		grpc.WithDefaultServiceConfig(retrying))...)
 	require.NoError(t, call(t, c))
 	assert.Equal(t, 3, attempts)
@@ -193,7 +193,7 @@ func (failing) Refund(...stint.Request) (stint.Decision, error) {
 func TestClientOnError(t *testing.T) {
 	lim, _ := newLimiter(t, nil)
 	var failed []error
-	opts := &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone),
+	opts := &grpclimit.ClientOptions{Key: grpclimit.Single(everyone),
 		OnError: func(_ context.Context, err error) { failed = append(failed, err) }}
 	for _, addr := range []string{serve(t, ending(refusing(codes.Unavailable, time.Hour))), "127.0.0.1:1"} {
 		assert.Equal(t, codes.Unavailable, status.Code(call(t, dial(t, addr, limiting(failing{lim}, opts)...))))
@@ -208,7 +208,7 @@ func TestClientNested(t *testing.T) {
 	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perKey: stint.PerHour(1)})
 	addr := serve(t, new(service))
 	c := dial(t, addr, slices.Concat(limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(failures)}),
-		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Shared(everyone)}),
+		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.Single(everyone)}),
 		limiting(lim, &grpclimit.ClientOptions{Key: grpclimit.ByTarget(perKey)}))...)
 	require.NoError(t, call(t, c))
 	var quota *grpclimit.QuotaError

@@ -39,7 +39,7 @@ func TestDenial(t *testing.T) {
 	c := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{Domain: "api.example.com"},
 		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)},
 		grpclimit.Rule{Key: grpclimit.ByMetadata(perKey, "api-key")},
-		grpclimit.Rule{Key: grpclimit.Shared(everyone)},
+		grpclimit.Rule{Key: grpclimit.Single(everyone)},
 		grpclimit.Rule{Key: grpclimit.ByPeer(failures), Shadow: true},
 	)...))
 	require.Equal(t, []codes.Code{codes.OK, codes.OK}, answers(t, 2, c, "api-key", "secret-17"))
@@ -93,6 +93,15 @@ func TestRateLimit(t *testing.T) {
 	_, err := exchange(t, c, 2, grpc.Trailer(&trailer))
 	assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 	assert.Equal(t, []string{`"address";r=1;t=30, "login";r=5;t=12, "key";r=0;t=86400`}, trailer["ratelimit"])
+}
+
+// The policy has the limit as it was configured, although its interval is rounded.
+func TestRateLimitOfASeventh(t *testing.T) {
+	lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(7), perKey: stint.PerMinute(11)})
+	c := dial(t, serve(t, new(service), limited(lim, &grpclimit.Options{RateLimit: true},
+		grpclimit.Rule{Key: grpclimit.ByPeer(perAddress)}, grpclimit.Rule{Key: grpclimit.ByPeer(perKey)})...))
+	trailer, _ := trailerOf(t, c)
+	assert.Equal(t, []string{`"address";q=7;w=3600, "key";q=11;w=60`}, trailer["ratelimit-policy"])
 }
 
 // The RateLimit fields show what is left at the end of a call.

@@ -18,7 +18,8 @@
 // identify the caller, if a KeyFunc needs that.
 //
 // A handler calls rules.Settle to report the true cost of a call, and
-// rules.Decisions to read what was decided, both with its context.
+// rules.Decisions to read what was decided, both with its context. Decisions needs
+// Options.Decisions, unless a rule may change its decision later.
 //
 // A client installs the interceptors of [Client]. They keep it within a quota
 // across runs of the program, and do not call a server again until the time that

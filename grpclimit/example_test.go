@@ -160,7 +160,8 @@ func ExampleServer_settle() {
 func ExampleServer_decisions() {
 	limiter := openExample()
 	defer limiter.Close()
-	unary, stream := grpclimit.Server(limiter, nil, grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerAddress)})
+	opts := &grpclimit.Options{Decisions: true}
+	unary, stream := grpclimit.Server(limiter, opts, grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerAddress)})
 	client, stop := start(&service{empty: func(ctx context.Context) error {
 		for _, d := range rules.Decisions(ctx) {
 			fmt.Println(d.Label, "leaves", d.Remaining)
@@ -173,7 +174,7 @@ func ExampleServer_decisions() {
 }
 
 // Of a flood of denials the log has one line for each client and minute.
-func ExampleLogDenials() {
+func ExampleServer_logDenials() {
 	limiter := openExample()
 	defer limiter.Close()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
@@ -184,7 +185,7 @@ func ExampleLogDenials() {
 			return a
 		},
 	}))
-	opts := &grpclimit.Options{Observers: []grpclimit.Observer{grpclimit.LogDenials(logger, time.Minute)}}
+	opts := &grpclimit.Options{Observers: []grpclimit.Observer{rules.LogDenials[grpclimit.Call](logger, time.Minute)}}
 	unary, stream := grpclimit.Server(limiter, opts, grpclimit.Rule{Key: grpclimit.ByPeer(CallsPerServer)})
 	client, stop := start(new(service), unary, stream)
 	defer stop()

@@ -29,8 +29,6 @@ const (
 	perKey
 	everyone
 	off
-	total
-	class
 	perIP
 )
 
@@ -38,11 +36,9 @@ var names = stint.Names{
 	perAddress: {Label: "address"},
 	failures:   {Label: "login"},
 	perKey:     {Label: "key"},
-	everyone:   {Label: "everyone", ID: stint.Shared},
+	everyone:   {Label: "everyone", IDs: stint.Single},
 	off:        {Label: "off"},
-	total:      {Label: "total", ID: stint.Shared},
-	class:      {Label: "class", Parent: total},
-	perIP:      {Label: "ip", ID: stint.IPAddress},
+	perIP:      {Label: "ip", IDs: stint.IPAddress},
 }
 
 // testClock stands still until pass is called.

@@ -101,7 +101,7 @@ func keyOf(name stint.Name, id string) (stint.Key, error) {
 	return name.Key(id), nil
 }
 
-// Shared finds the one bucket of a limit whose IDFormat is stint.Shared.
-func Shared(name stint.Name) KeyFunc {
+// Single finds the one bucket of a limit whose IDFormat is stint.Single.
+func Single(name stint.Name) KeyFunc {
 	return func(Call) (stint.Key, error) { return name.Key(""), nil }
 }

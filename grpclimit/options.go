@@ -30,6 +30,10 @@ type Options struct {
 	// are never header metadata, which would keep clients from retrying.
 	RateLimit bool
 
+	// Decisions lets handlers read what was decided, with rules.Decisions, if no
+	// rule can change it later. It costs an allocation.
+	Decisions bool
+
 	// Observers receive every decision and error. The first in the slice is called
 	// first.
 	Observers []Observer

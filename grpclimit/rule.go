@@ -3,9 +3,7 @@ package grpclimit
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -45,11 +43,6 @@ type KeyFunc = rules.KeyFunc[Call]
 // An Observer receives the decisions and the errors of interceptors, also for
 // each message of a stream that rules count.
 type Observer = rules.Observer[Call]
-
-// LogDenials is [rules.LogDenials] for Options.Observers.
-func LogDenials(logger *slog.Logger, every time.Duration) Observer {
-	return rules.LogDenials[Call](logger, every)
-}
 
 // way is that of a message of a stream, or 0.
 type way uint8

@@ -63,7 +63,7 @@ func Server(
 		s.counts[way] = true
 	}
 	s.door = rules.New(lim, &rules.Options[Call]{
-		Match: match, OnUnix: onUnix, FailOpen: s.opts.FailOpen, Observers: s.opts.Observers,
+		Match: match, OnUnix: onUnix, FailOpen: s.opts.FailOpen, Decisions: s.opts.Decisions, Observers: s.opts.Observers,
 	}, rs...)
 	return s.unary, s.stream
 }
@@ -79,8 +79,7 @@ type server struct {
 	last       atomic.Pointer[refusal]
 }
 
-// pass is the way of one call through one pair of interceptors. It is the context
-// of the handler.
+// pass is the way of one call through one pair of interceptors.
 type pass = rules.Pass[Call, codes.Code]
 
 func (s *server) isExempt(method string) bool {
@@ -99,13 +98,14 @@ func (s *server) unary(
 		return nil, err
 	case p == nil:
 		return next(ctx, req)
-	case !p.Changes() && !s.opts.RateLimit:
+	case !s.later(p):
 		defer p.Leave()
-		return next(p, req)
+		return next(ctx, req)
 	}
+	ctx = p.Context()
 	code := codes.Internal // of a panic
 	defer func() { s.end(ctx, p, nil, code) }()
-	resp, err = next(p, req)
+	resp, err = next(ctx, req)
 	code = codeOf(err)
 	return resp, err
 }
@@ -155,6 +155,9 @@ func (s *server) begin(call Call) (*pass, error) {
 	s.tell(call.Ctx, p, nil)
 	return nil, s.denied(call.Ctx, p)
 }
+
+// later reports whether something is left to do after the handler of a call.
+func (s *server) later(p *pass) bool { return p.InContext() || s.opts.RateLimit }
 
 // end tells the rules the code of a call after its handler.
 func (s *server) end(ctx context.Context, p *pass, l *limitedStream, code codes.Code) {

@@ -113,7 +113,7 @@ func newRefusal(domain string, by []deniedBy) *refusal {
 		switch {
 		case d.full:
 			what = "too many calls at the same time"
-		case d.limit.IsBlocked():
+		case d.limit == stint.Blocked:
 			r.blocked, what = true, "blocked"
 		}
 		label := strings.ToValidUTF8(d.label, "\uFFFD")

@@ -38,7 +38,7 @@ func (s *server) limit(ss grpc.ServerStream, p *pass, call Call) *limitedStream 
 		l.told = outer.told
 	}
 	if p != nil {
-		l.call.Ctx = p
+		l.call.Ctx = p.Context()
 	}
 	l.call.Ctx = context.WithValue(l.call.Ctx, streamKey{}, l)
 	return l

@@ -36,11 +36,11 @@ func TestCalendar(t *testing.T) {
 		require.EqualValues(t, 10*(i+1), d.Limit.Burst-d.Remaining)
 		_, end := d.Limit.PeriodAt(time.Now())
 		require.WithinDuration(t, end, time.Now().Add(d.ResetAfter), time.Minute)
-		want, _ := l.Limits().For(key)
+		want := l.Limits().For(key)
 		require.Equal(t, want, d.Limit)
 	}
 	for _, l := range []*Limiter{owner, guest, smaller} {
-		want, _ := l.Limits().For(key)
+		want := l.Limits().For(key)
 		b := bucket(t, l, key)
 		require.Equal(t, want, b.Limit)
 		require.EqualValues(t, want.Burst-30, b.Remaining)
@@ -108,7 +108,7 @@ func TestCalendarChanges(t *testing.T) {
 	year := func(n int64) stint.Limit { return stint.EachYear(n, tokyo) }
 	limitsOf := func(l stint.Limit) *stint.Limits { return limitsWith(t, map[stint.Name]stint.Limit{perID: l}) }
 	now := time.Date(2027, 5, 6, 7, 8, 9, 0, time.UTC) // stands still
-	opts := &Options{LimiterOptions: stint.Options{Now: func() time.Time { return now }, KeepOverrides: true}}
+	opts := &Options{LimiterOptions: stint.Options{Now: func() time.Time { return now }}}
 	path := filePath(t)
 	owner, guest := openOn(t, path, limitsOf(year(100)), opts), openOn(t, path, limitsOf(year(100)), opts)
 	require.Equal(t, []Role{RoleOwner, RoleGuest}, []Role{owner.Role(), guest.Role()})
@@ -135,15 +135,15 @@ func TestCalendarChanges(t *testing.T) {
 		require.NoError(t, l.SetOverrides(stint.Override{Key: key, Limit: limit}))
 	}
 
-	// SetLimits of a guest: another n keeps what was used, another calendar finds
-	// the bucket full or empty, and the owner's quota stays.
+	// SetLimits of a guest: another n or calendar keeps what was used, and the owner's
+	// quota stays.
 	require.True(t, spend(t, guest, key, 10).Allowed)
 	for _, c := range []struct {
 		limit     stint.Limit
 		remaining int64
 	}{
-		{year(50), 40}, {year(5), 0}, {year(1000), 990}, {stint.EachMonth(30, tokyo), 0},
-		{stint.EachYear(100, time.UTC), 100}, {year(100), 90},
+		{year(50), 40}, {year(5), 0}, {year(1000), 990}, {stint.EachMonth(30, tokyo), 20},
+		{stint.EachYear(100, time.UTC), 90}, {year(100), 90},
 	} {
 		setLimits(guest, c.limit)
 		state(guest, c.limit, c.remaining)
@@ -157,12 +157,14 @@ func TestCalendarChanges(t *testing.T) {
 	require.Equal(t, end.Sub(now)+10-stint.PerHour(100).Tolerance()+stint.PerHour(100).Interval(), d.RetryAfter)
 	setLimits(guest, year(100))
 
-	// SetOverrides of a guest is the same. It stays after SetLimits.
+	// SetOverrides of a guest is the same. It stays after SetLimits with the plan.
 	override(guest, year(20))
 	state(guest, year(20), 10)
 	require.True(t, spend(t, guest, key, 10).Allowed)
 	require.Equal(t, end.Sub(now), spend(t, guest, key, 1).RetryAfter)
-	setLimits(guest, year(70))
+	with, err := limitsOf(year(70)).With(stint.Override{Key: key, Limit: year(20)})
+	require.NoError(t, err)
+	require.NoError(t, guest.SetLimits(with))
 	state(guest, year(20), 0)
 	state(owner, year(100), 80)
 	override(guest, stint.Limit{})
@@ -198,8 +200,8 @@ func TestCalendarChanges(t *testing.T) {
 	require.NoError(t, owner.Close())
 	state(guest, year(60), 40)
 	require.Equal(t, RoleOwner, guest.Role())
-	setLimits(guest, year(7))
-	state(guest, year(60), 40)
+	setLimits(guest, year(50))
+	state(guest, year(50), 30)
 }
 
 // Quotas change while two processes spend, and none falls below what was used. No

@@ -59,8 +59,8 @@ func tooFew(method string, reqs []stint.Request, ds []stint.Decision) error {
 	return fmt.Errorf("hostlimit: %s: %d requests, and space for %d decisions", method, len(reqs), len(ds))
 }
 
-// spendings has the Calls of Spend and Check that are over. To allocate and to
-// collect them took half of a guest's time.
+// spendings has the Calls of Spend and Check that are over. Without it, 64 callers
+// make 0.75 times as many decisions, on an idle machine and on a busy one.
 var spendings = sync.Pool{New: func() any { return new(spending) }}
 
 // spending is a Call of one request, with space for it.
@@ -87,7 +87,7 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 	if len(ds) < len(reqs) {
 		return tooFew("DoEach", reqs, ds)
 	}
-	var errs []error
+	var errs stint.EachError
 	for first := 0; first < len(reqs); first += wire.MaxRequests {
 		end := min(first+wire.MaxRequests, len(reqs))
 		c := wire.Call{
@@ -95,16 +95,24 @@ func (m methods) DoEach(ctx context.Context, reqs []stint.Request, ds []stint.De
 		}
 		if err := m.l.do(ctx, &c); err != nil {
 			clear(c.Decisions)
-			errs = append(errs, fmt.Errorf("requests %d to %d: %w", first, end-1, err))
-			continue
-		}
-		for i, err := range c.Errs {
-			if err != nil {
-				errs = append(errs, fmt.Errorf("request %d: %w", first+i, err))
+			for i := range c.Errs {
+				c.Errs[i] = err
 			}
 		}
+		for i, err := range c.Errs {
+			if err == nil {
+				continue
+			}
+			if errs == nil {
+				errs = make(stint.EachError, len(reqs))
+			}
+			errs[first+i] = err
+		}
 	}
-	return errors.Join(errs...)
+	if errs == nil {
+		return nil
+	}
+	return errs
 }
 
 // Refund is stint.Limiter.Refund, for at most 256 requests.
@@ -166,9 +174,9 @@ func (m methods) Hold(key stint.Key, until time.Time) (end time.Time, err error)
 	return c.Time, err
 }
 
-// Release is stint.Limiter.Release.
-func (m methods) Release(key stint.Key) error {
-	return m.l.do(context.Background(), &wire.Call{Op: wire.OpRelease, Keys: []stint.Key{key}})
+// SetHold is stint.Limiter.SetHold.
+func (m methods) SetHold(key stint.Key, until time.Time) error {
+	return m.l.do(context.Background(), &wire.Call{Op: wire.OpSetHold, Keys: []stint.Key{key}, Until: until})
 }
 
 // Reset is stint.Limiter.Reset. It sends 256 keys in a message, and stops at the
@@ -185,17 +193,17 @@ func (m methods) Reset(keys ...stint.Key) error {
 }
 
 // Wait is stint.Limiter.Wait. All processes share the queue.
-func (m methods) Wait(ctx context.Context, req stint.Request) (spent time.Time, err error) {
+func (m methods) Wait(ctx context.Context, req stint.Request) (d stint.Decision, err error) {
 	if err := ctx.Err(); err != nil {
-		return time.Time{}, err
+		return d, err
 	}
 	c := wire.Call{Op: wire.OpWait, Requests: []stint.Request{req}}
 	err = m.l.do(ctx, &c)
-	return c.Time, err
+	return c.Decision, err
 }
 
 // Reserve is stint.Limiter.Reserve. If the owner goes, Delay goes by its last
-// answer, and Cancel returns no tokens.
+// answer, and Cancel returns no tokens and an error.
 func (m methods) Reserve(req stint.Request) (stint.Reservation, error) {
 	c := wire.Call{Op: wire.OpReserve, Requests: []stint.Request{req}}
 	err := m.l.do(context.Background(), &c)

@@ -12,7 +12,7 @@ import (
 
 const LoginsPerAddress stint.Name = 1
 
-var names = stint.Names{LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress, Limit: stint.PerHour(5)}}
+var names = stint.Names{LoginsPerAddress: {Label: "LoginsPerAddress", IDs: stint.IPAddress, Limit: stint.PerHour(5)}}
 
 // temporary returns the path of a file that does not exist yet.
 func temporary() (path string, remove func()) {
@@ -81,7 +81,7 @@ func ExampleServe() {
 		panic(err)
 	}
 	fmt.Println(l.Allow(key))
-	fmt.Println(guest.Release(key))
+	fmt.Println(guest.SetHold(key, time.Time{}))
 	fmt.Println(l.Allow(key))
 	// Output:
 	// LoginsPerAddress true

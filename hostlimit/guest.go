@@ -7,12 +7,12 @@ import (
 
 // Dial returns a Limiter that asks the process which has the file at path, and
 // never becomes its owner. It is for the commands of operators. names, which may be
-// nil, must mean the same to the owner. The owner's limits apply to a request
-// without a Limit, so SetLimits and SetOverrides return errors.ErrUnsupported, and
-// Limits has the Names that the owner declared when Dial connected, without limits.
-// After the owner has gone, calls return ErrNoOwner. Of the Options only
-// TakeoverTimeout counts, which bounds the connecting and each sign of life, and
-// FailOpen.
+// nil, must mean the same to the owner, or the error is stint.ErrNameMismatch; they
+// are not declared. The owner's limits apply to a request without a Limit, so
+// SetLimits and SetOverrides return errors.ErrUnsupported, and Limits has the Names
+// that the owner declared when Dial connected, without limits. After the owner has
+// gone, calls return ErrNoOwner. Of the Options only TakeoverTimeout counts, which
+// bounds the connecting and each sign of life, and FailOpen.
 //
 // The errors are ErrNoOwner, ErrRefused and stint.ErrNameMismatch. If a process is
 // at the socket but does not answer, the error is ErrNoAnswer, too.
@@ -21,12 +21,16 @@ func Dial(path string, names stint.Names, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := dialConn(p, names, o.TakeoverTimeout, func(*conn, error) {})
+	c, err := dialConn(p, nil, o.TakeoverTimeout, func(*conn, error) {})
 	if err != nil {
 		return nil, err
 	}
 	theirs := wire.Call{Op: wire.OpNames}
 	if err := c.introduce(&theirs); err != nil {
+		return nil, err
+	}
+	if err := wire.Mismatch(names, theirs.Names); err != nil {
+		c.close()
 		return nil, err
 	}
 	for name, spec := range theirs.Names {

@@ -89,7 +89,7 @@ func TestHostileGuest(t *testing.T) {
 		hello := helloFrame()
 		hello[9+len("stint\x00")]++
 		require.NoError(t, errorOf(nc.Write(hello)))
-		require.Contains(t, string(closedSoon(t, nc)), "version 10 of the protocol")
+		require.Contains(t, string(closedSoon(t, nc)), "version 12 of the protocol")
 		require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
 	})
 	t.Run("a guest that leaves", func(t *testing.T) {
@@ -105,18 +105,18 @@ func TestHostileGuest(t *testing.T) {
 func TestRefusalOfAnotherVersion(t *testing.T) {
 	path := filePath(t)
 	openOn(t, path, limitsWith(t, nil), nil)
-	const text = "hostlimit: refused: the guest has version 6 of the protocol, the owner 9"
-	const length = "\x00\x00\x00\x52" // of what follows
+	const text = "hostlimit: refused: the guest has version 6 of the protocol, the owner 11"
+	const length = "\x00\x00\x00\x53" // of what follows
 	const reply = "\x03\x00\x00\x00\x00"
 	const refused, refusedBefore = "\x80\x80\x20", "\x80\x80\x40" // the kind, now and in an older list
 
 	nc := dialRaw(t, path)
 	_, err := nc.Write([]byte("\x00\x00\x00\x0e\x01\x00\x00\x00\x00stint\x00\x06\x00\x00"))
 	require.NoError(t, err)
-	require.Equal(t, length+reply+"\x01"+refused+"\x48"+text, string(closedSoon(t, nc)))
+	require.Equal(t, length+reply+"\x01"+refused+"\x49"+text, string(closedSoon(t, nc)))
 
 	for _, kind := range []string{refused, refusedBefore} {
-		_, err := connectTo([]byte(length+reply+"\x01"+kind+"\x48"+text), time.Minute)
+		_, err := connectTo([]byte(length+reply+"\x01"+kind+"\x49"+text), time.Minute)
 		require.EqualError(t, err, text)
 		require.ErrorIs(t, err, ErrRefused)
 		require.NotErrorIs(t, err, ErrNoOwner, "Open would try again")
@@ -173,7 +173,7 @@ func TestManyGuests(t *testing.T) {
 		}
 	}
 	require.ErrorIs(t, events.wait(t, RoleOwner, true).Err, ErrRefused)
-	_, err := Dial(path, nil, nil)
+	_, err := Dial(path, nil, patient(nil))
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "50 guests")
 	spend(t, polite, perID.Key("a"), 1)
@@ -182,7 +182,7 @@ func TestManyGuests(t *testing.T) {
 	}
 	for err = ErrRefused; err != nil; {
 		var g *Limiter
-		if g, err = Dial(path, nil, nil); err == nil {
+		if g, err = Dial(path, nil, patient(nil)); err == nil {
 			g.Close()
 		} else {
 			require.ErrorIs(t, err, ErrRefused)
@@ -199,7 +199,8 @@ func TestStoppedOwner(t *testing.T) {
 	owner.waitFor("owner", 1)
 	limits := newLimits(t, stint.Names{perID: {Label: "PerID", Limit: whole}})
 	timeout := 300 * time.Millisecond
-	guest := openOn(t, path, limits, &Options{TakeoverTimeout: timeout})
+	guest := openOn(t, path, limits, &Options{
+		TakeoverTimeout: timeout, LimiterOptions: stint.Options{LockTimeout: time.Minute}}) // the owner may be busy
 	require.Equal(t, RoleGuest, guest.Role())
 	require.NoError(t, owner.cmd.Process.Signal(syscall.SIGSTOP))
 	calls := map[string]func() error{
@@ -257,7 +258,7 @@ func TestTwoVersions(t *testing.T) {
 		for range 200 {
 			for _, l := range order {
 				d := spend(t, l, perID.Key("a"), 1)
-				limit, _ := l.Limits().For(perID.Key("a"))
+				limit := l.Limits().For(perID.Key("a"))
 				require.Equal(t, limit.Burst, d.Limit.Burst)
 				if d.Allowed {
 					of[l]++
@@ -283,7 +284,7 @@ func TestNewName(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
 	names := stint.Names{perID: testNames[perID], 7: {Label: "New", Limit: stint.PerHour(3)},
-		8: {Label: "All", ID: stint.Shared, Limit: stint.PerHour(1)}}
+		8: {Label: "All", IDs: stint.Single, Limit: stint.PerHour(1)}}
 	limits := newLimits(t, names)
 	guest := openOn(t, path, limits, nil)
 	for left := int64(2); left >= 0; left-- {
@@ -296,7 +297,7 @@ func TestNewName(t *testing.T) {
 	require.False(t, spend(t, guest, stint.Name(7).Key("a"), 1).Allowed)
 
 	for _, spec := range []stint.NameSpec{{Label: "Other", Limit: stint.Unlimited},
-		{Label: "PerID", ID: stint.Shared, Limit: stint.Unlimited}} {
+		{Label: "PerID", IDs: stint.Single, Limit: stint.Unlimited}} {
 		wrong := newLimits(t, stint.Names{perID: spec})
 		require.ErrorIs(t, errorOf(Open(path, wrong, nil)), stint.ErrNameMismatch)
 		require.ErrorIs(t, errorOf(Dial(path, wrong.Names(), nil)), stint.ErrNameMismatch)
@@ -320,39 +321,38 @@ func TestNewNameOfAnotherGuest(t *testing.T) {
 	require.EqualValues(t, 1, spend(t, second, key, 1).Remaining)
 }
 
-// A guest says hello with a Name that the owner does not have. Before its first
-// use, another process gives the label another number.
-func TestNewNamesWithOneLabel(t *testing.T) {
+// The Names of a guest are declared when it connects. Then no other process gives one
+// of the labels another number, or one of the numbers another label.
+func TestNamesOfAGuest(t *testing.T) {
 	path := filePath(t)
 	owner := openOn(t, path, limitsWith(t, nil), nil)
-	limits := newLimits(t, stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}})
+	limits := newLimits(t, stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "Own", Limit: stint.PerHour(3)}})
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
-	require.NoError(t, addNames(owner, stint.Names{8: {Label: "New"}}))
-	require.ErrorIs(t, errorOf(guest.Spend(stint.Name(7).Key("a"), 1)), stint.ErrNameMismatch)
-	require.ErrorIs(t, addNames(other, stint.Names{9: {Label: "New"}}), stint.ErrNameMismatch)
+	for _, wrong := range []stint.Names{{9: {Label: "New", Limit: stint.Unlimited}}, {7: {Label: "Other", Limit: stint.Unlimited}}} {
+		for _, l := range []*Limiter{owner, other} {
+			require.ErrorIs(t, addNames(l, wrong), stint.ErrNameMismatch)
+		}
+		require.ErrorIs(t, errorOf(Open(path, newLimits(t, wrong), nil)), stint.ErrNameMismatch)
+		require.ErrorIs(t, errorOf(Dial(path, wrong, nil)), stint.ErrNameMismatch)
+	}
+	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
+	require.NoError(t, owner.SetOverrides(stint.Override{Key: perID.Key("x"), Limit: stint.PerHour(1)}))
+	require.EqualValues(t, 2, spend(t, guest, stint.Name(8).Key("a"), 1).Remaining)
+	require.NoError(t, guest.Close())
+	require.NoError(t, owner.SetLimits(limitsWith(t, nil)))
+	require.ErrorIs(t, addNames(owner, stint.Names{7: {Label: "Other"}}), stint.ErrNameMismatch, "it has its number for ever")
 }
 
-// A guest says hello with a Name that the owner does not have. Before its first
-// use, another process gives the number another label.
-func TestNewNamesWithOneNumber(t *testing.T) {
+// A guest that starts while the owner's file is gone waits until the file is back, if
+// it has new Names.
+func TestNewNameWithoutFile(t *testing.T) {
 	path := filePath(t)
-	owner := openOn(t, path, limitsWith(t, nil), nil)
-	names := stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}, 8: {Label: "Own", Limit: stint.PerHour(3)}}
-	limits := newLimits(t, names)
-	guest := openOn(t, path, limits, nil)
-	require.NoError(t, addNames(owner, stint.Names{7: {Label: "Other"}}))
-	key, own := stint.Name(7).Key("a"), stint.Request{Key: stint.Name(8).Key("a"), Cost: 1}
-	require.ErrorIs(t, errorOf(guest.Spend(key, 1)), stint.ErrNameMismatch)
-	_, err := guest.SpendAll(own, stint.Request{Key: key, Cost: 1})
-	require.ErrorIs(t, err, stint.ErrNameMismatch)
-	ds := make([]stint.Decision, 2)
-	require.ErrorIs(t, guest.DoEach(context.Background(), []stint.Request{{Key: key, Cost: 1}, own}, ds), stint.ErrNameMismatch)
-	require.Zero(t, ds[0])
-	require.EqualValues(t, 2, ds[1].Remaining)
-	require.ErrorIs(t, errorOf(guest.Reserve(key.Cost(1))), stint.ErrNameMismatch)
-	require.ErrorIs(t, guest.Reset(own.Key, key), stint.ErrNameMismatch)
-	require.ErrorIs(t, errorOf(sorted(guest.Buckets(7))), stint.ErrNameMismatch)
-	require.Zero(t, bucket(t, owner, key).ResetAfter)
+	openOn(t, path, limitsWith(t, nil), nil)
+	require.NoError(t, os.Remove(path))
+	guest := openOn(t, path, newLimits(t, stint.Names{7: {Label: "New", Limit: stint.PerHour(3)}}),
+		&Options{LimiterOptions: stint.Options{LockTimeout: time.Minute}})
+	require.Equal(t, RoleGuest, guest.Role())
+	spend(t, guest, stint.Name(7).Key("a"), 1)
 }
 
 // TestHostileLatency measures how much hostile guests slow the others down. By
@@ -433,10 +433,10 @@ func TestBounds(t *testing.T) {
 	})
 	t.Run("names", func(t *testing.T) {
 		names := make(stint.Names)
-		for n := range 2000 {
+		for n := range 4000 {
 			names[stint.Name(n+100)] = stint.NameSpec{Label: fmt.Sprint(strings.Repeat("x", 1000), n), Limit: stint.Unlimited}
 		}
-		_, err := Dial(path, names, nil)
+		_, err := Open(path, newLimits(t, names), nil)
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, "bytes of Names")
 		g := dial(t)
@@ -446,7 +446,7 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		require.ErrorIs(t, err, ErrRefused)
-		require.Less(t, len(owner.now.Load().limiter.Limits().Names()), 1500)
+		require.Less(t, len(owner.now.Load().limiter.Limits().Names()), 2*maxNames/1000, "two connections have added some")
 		check(t, g, key)
 	})
 }

@@ -27,9 +27,7 @@ type Limiter struct {
 	limits atomic.Pointer[declared]
 	now    atomic.Pointer[backend] // nil while there is no owner
 
-	changing sync.Mutex                   // held while limits change, before mu
-	base     *stint.Limits                // given to Open or SetLimits; guarded by changing
-	plans    map[stint.Key]stint.Override // of SetOverrides, if they are kept; guarded by changing
+	changing sync.Mutex // held while limits change, before mu
 
 	mu      sync.Mutex
 	changed chan struct{} // closed when there is another backend
@@ -74,9 +72,11 @@ func (b *backend) close() error {
 		b.conn.close()
 		return nil
 	}
-	unlock, _ := b.server.place.lock(drainTime) // no other process makes a removed file before this one has closed
-	defer unlock()
-	return errors.Join(b.server.shut(), b.limiter.Close())
+	// This process listens until its file is closed, and tells all that it is closing:
+	// another one that found no listener would make a file that was removed.
+	b.server.shut()          // step shut
+	err := b.limiter.Close() // steps look for the file, link back, close file
+	return errors.Join(err, b.server.stopListening())
 }
 
 // spender has the calls that are so short that reading the role, or copying a
@@ -168,7 +168,7 @@ func (l *Limiter) Close() error {
 		l.mu.Unlock()
 		l.running.Wait()
 		if b != nil {
-			l.err = b.close()
+			l.err = b.close() // step close
 		}
 		l.events.Close()
 	})
@@ -184,7 +184,8 @@ func (l *Limiter) Durability() stint.Durability { return l.opts.LimiterOptions.D
 // SetLimits puts other limits of this process in force, as
 // stint.Limiter.SetLimits does. Other processes keep theirs. In a guest the
 // limits of totals and floors stay those of the owner, until this process becomes
-// the owner. A guest's smaller limit does not cut buckets down, because another
+// the owner. Only the owner converts the buckets of overrides that change, as after
+// SetOverrides. A guest's smaller limit does not cut buckets down, because another
 // process may have emptied them under a larger one: they wait for as long as they
 // did under that.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
@@ -198,8 +199,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 		if err := wire.Mismatch(limits.Names(), own.Names()); err != nil {
 			return nil, err
 		}
-		return l.withPlans(limits)
-	}, (*stint.Limiter).SetLimits, func(*stint.Limits) { l.base = limits })
+		return limits, nil
+	}, (*stint.Limiter).SetLimits)
 }
 
 // checkLabels returns an error for a label that the protocol cannot carry.
@@ -214,72 +215,22 @@ func checkLabels(names stint.Names) error {
 }
 
 // SetOverrides is stint.Limiter.SetOverrides, for the limits of this process.
-// Other processes keep theirs. With LimiterOptions.KeepOverrides, SetLimits keeps
-// these overrides in both roles, and so does a change of the owner.
+// Other processes keep theirs. A change of the owner keeps these overrides, and a
+// later SetLimits replaces them.
 //
 // Only the owner converts buckets, so that what was used stays used. In a guest
 // the bucket is as after SetLimits: the processes that share it may all change to
 // the same plan, and each would convert it once more.
-//
-// In a guest the limits of totals and floors are the owner's. So the error is
-// errors.ErrUnsupported if limits has another one than the owner for such a Name,
-// and ErrNoOwner if the owner cannot be asked. Nothing was done then. If all
-// processes change to the same plan, the guests can do so once the owner has it.
 func (l *Limiter) SetOverrides(overrides ...stint.Override) error {
 	return l.change(func(own *stint.Limits) (*stint.Limits, error) {
-		with, err := own.With(overrides...)
-		if err == nil {
-			err = l.asOwner(with, overrides)
-		}
-		return with, err
-	}, func(o *stint.Limiter, _ *stint.Limits) error { return o.SetOverrides(overrides...) },
-		func(with *stint.Limits) { l.keepPlans(with, overrides) })
+		return own.With(overrides...)
+	}, func(o *stint.Limiter, _ *stint.Limits) error { return o.SetOverrides(overrides...) })
 }
 
-// asOwner returns an error if another process is the owner, and has other limits
-// for the totals and floors that have overrides. Each floor has the id of its
-// override, and a total has one bucket. changing is locked.
-func (l *Limiter) asOwner(with *stint.Limits, overrides []stint.Override) error {
-	own, b := l.limits.Load(), l.now.Load()
-	if b != nil && b.limiter != nil {
-		return nil
-	}
-	for _, o := range overrides {
-		name := o.Key.Name
-		if !own.whole[name] {
-			continue
-		}
-		if b == nil {
-			return ErrNoOwner
-		}
-		canonical, err := own.names.CanonicalOverride(name, o.Key.ID)
-		if err != nil {
-			return err
-		}
-		key := name.Key(canonical)
-		c := wire.Call{Op: wire.OpBucket, Keys: []stint.Key{key}}
-		if err := b.conn.do(context.Background(), &c); isAny(err, errMoved, ErrNoAnswer) {
-			return ErrNoOwner
-		} else if err != nil {
-			return err
-		}
-		if limit, _ := with.For(key); limit != c.Bucket.Limit {
-			bucket := own.names[name].Label
-			if canonical != "" {
-				bucket += ":" + canonical
-			}
-			return fmt.Errorf("hostlimit: the limit of %s is the owner's, which has %v and not %v: %w",
-				bucket, cmp.Or(c.Bucket.Limit, stint.Unlimited), cmp.Or(limit, stint.Unlimited), errors.ErrUnsupported)
-		}
-	}
-	return nil
-}
-
-// change puts other limits of this process in force. done is called with them, while
-// changing is locked. After ErrNotDurable of an owner they are in force, too.
+// change puts other limits of this process in force. After ErrNotDurable of an owner
+// they are in force, too.
 func (l *Limiter) change(
 	next func(own *stint.Limits) (*stint.Limits, error), of func(*stint.Limiter, *stint.Limits) error,
-	done func(*stint.Limits),
 ) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -303,7 +254,6 @@ func (l *Limiter) change(
 		}
 	}
 	l.limits.Store(declare(limits))
-	done(limits)
 	return err
 }
 
@@ -332,16 +282,10 @@ func (b *backend) changeLimits(old, limits *stint.Limits, of func(*stint.Limiter
 type declared struct {
 	limits *stint.Limits
 	names  stint.Names
-	whole  map[stint.Name]bool // totals and floors: their limits are the owner's
 }
 
 func declare(limits *stint.Limits) *declared {
-	d := &declared{limits, limits.Names(), make(map[stint.Name]bool)}
-	for _, spec := range d.names {
-		d.whole[spec.Parent], d.whole[spec.Floor] = true, true
-	}
-	delete(d.whole, 0)
-	return d
+	return &declared{limits, limits.Names()}
 }
 
 // doWith carries a call out. A guest gives the owner the limits of this process
@@ -408,20 +352,17 @@ func (d *declared) give(req *stint.Request, level stint.Durability) error {
 	if err := d.declares(req.Key.Name); err != nil {
 		return err
 	}
-	if req.Limit == (stint.Limit{}) && !d.whole[req.Key.Name] {
+	if req.Limit == (stint.Limit{}) {
 		req.Limit = d.limitOf(req.Key)
 	}
-	if req.Limit != (stint.Limit{}) && !req.Limit.IsUnlimited() && !req.Limit.IsBlocked() {
+	if req.Limit != (stint.Limit{}) && req.Limit != stint.Unlimited && req.Limit != stint.Blocked {
 		req.Limit.Durability = cmp.Or(req.Limit.Durability, level)
 	}
 	return nil
 }
 
 func (d *declared) limitOf(key stint.Key) stint.Limit {
-	if limit, ok := d.limits.For(key); ok {
-		return limit
-	}
-	return stint.Unlimited
+	return d.limits.For(key)
 }
 
 // show puts the limit into a decision as the caller knows it: the one of the
@@ -441,12 +382,12 @@ func (d *declared) show(of *stint.Decision, reqs, given []stint.Request) {
 // follows the calendar, and that of the owner is another one, the owner is asked
 // once more.
 func (d *declared) seenNow(ctx context.Context, l *Limiter, k *stint.Bucket) error {
-	limit, ok := d.limits.For(k.Key)
-	if d.whole[k.Key.Name] || limit == k.Limit {
+	limit := d.limits.For(k.Key)
+	if limit == k.Limit {
 		return nil
 	}
 	k.Limit = limit
-	if ok && limit.FollowsCalendar() {
+	if limit.FollowsCalendar() {
 		c := wire.Call{Op: wire.OpSpend, Requests: []stint.Request{{Key: k.Key, Mode: stint.CheckOnly, Limit: limit}}}
 		if err := l.do(ctx, &c); err != nil {
 			return err
@@ -454,7 +395,7 @@ func (d *declared) seenNow(ctx context.Context, l *Limiter, k *stint.Bucket) err
 		k.Remaining, k.ResetAfter = c.Decision.Remaining, c.Decision.ResetAfter
 		return nil
 	}
-	if k.Remaining = 0; ok && limit.Interval() > 0 {
+	if k.Remaining = 0; limit.Interval() > 0 {
 		k.Remaining = int64(max(0, limit.Tolerance()-k.ResetAfter) / limit.Interval())
 	}
 	return nil

@@ -3,8 +3,8 @@ package hostlimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +33,31 @@ func both(t *testing.T, test func(t *testing.T, l *Limiter)) {
 	}
 }
 
+// A guest sends many keys in several messages.
+func TestResetMany(t *testing.T) {
+	both(t, func(t *testing.T, l *Limiter) {
+		keys := make([]stint.Key, wire.MaxRequests+1)
+		for i := range keys {
+			keys[i] = perID.Key(strconv.Itoa(i))
+		}
+		last := keys[len(keys)-1]
+		spend(t, l, last, 1)
+		require.NoError(t, l.Reset(keys...))
+		require.Zero(t, check(t, l, last).ResetAfter)
+	})
+}
+
+// A limit that names no level has the default level of the process that asks.
+func TestLevelOfGuest(t *testing.T) {
+	path, limits := filePath(t), limitsWith(t, nil)
+	owner := openOn(t, path, limits, nil)
+	guest := openOn(t, path, limits, &Options{LimiterOptions: stint.Options{Durability: stint.Synced}})
+	spend(t, owner, perID.Key("a"), 1)
+	require.Zero(t, owner.Stats().Commit.Saves)
+	spend(t, guest, perID.Key("a"), 1)
+	require.EqualValues(t, 1, owner.Stats().Commit.Saves)
+}
+
 // DoEach decides in several messages. Each request that cannot be decided fails alone.
 func TestDoEach(t *testing.T) {
 	both(t, func(t *testing.T, l *Limiter) {
@@ -47,10 +72,16 @@ func TestDoEach(t *testing.T) {
 		err := l.DoEach(context.Background(), reqs, ds)
 		require.ErrorIs(t, err, stint.ErrUnknownName)
 		require.ErrorIs(t, err, stint.ErrInvalidID)
-		for _, wrong := range []int{0, 2, 4, 300, 599} {
-			require.ErrorContains(t, err, fmt.Sprintf("request %d: ", wrong))
-			require.Zero(t, ds[wrong])
+		var each stint.EachError
+		require.ErrorAs(t, err, &each)
+		require.Len(t, each, len(reqs))
+		for i, err := range each {
+			wrong := slices.Contains([]int{0, 2, 4, 300, 599}, i)
+			require.Equal(t, wrong, err != nil, "%d: %v", i, err)
+			require.Equal(t, wrong, ds[i] == stint.Decision{})
 		}
+		require.ErrorIs(t, each[300], stint.ErrUnknownName)
+		require.ErrorIs(t, each[599], stint.ErrCostOverBurst)
 		require.True(t, ds[1].Allowed)
 		require.EqualValues(t, 98, ds[3].Remaining)
 		allowed := 0

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,11 +40,15 @@ func (s *slowStore) Load(key stint.Key) (int64, error) {
 	return s.Store.Load(key)
 }
 
+func newSlowStore() *slowStore {
+	loads := make(chan struct{})
+	return &slowStore{Store: stint.NewMemStore(), loads: loads, goOn: sync.OnceFunc(func() { close(loads) })}
+}
+
 // serveSlow serves a Limiter with a slow store.
 func serveSlow(t *testing.T) (path string, store *slowStore) {
 	t.Helper()
-	loads := make(chan struct{})
-	store = &slowStore{Store: stint.NewMemStore(), loads: loads, goOn: sync.OnceFunc(func() { close(loads) })}
+	store = newSlowStore()
 	l, err := stint.New(store, limitsWith(t, nil), nil)
 	require.NoError(t, err)
 	path = filePath(t)
@@ -55,6 +60,35 @@ func serveSlow(t *testing.T) (path string, store *slowStore) {
 		require.NoError(t, l.Close())
 	})
 	return path, store
+}
+
+// heldSaves is a Store whose saves wait.
+type heldSaves struct {
+	stint.Store
+	goOn chan struct{}
+}
+
+func (s heldSaves) Save(changes []stint.Change) error {
+	<-s.goOn
+	return s.Store.Save(changes)
+}
+
+// The owner waits for no commit of a call whose context had ended before it came.
+func TestContextEndedBefore(t *testing.T) {
+	store := heldSaves{stint.NewMemStore(), make(chan struct{})}
+	l, err := stint.New(store, limitsWith(t, nil), &stint.Options{Durability: stint.Synced})
+	require.NoError(t, err)
+	defer l.Close()
+	path := filePath(t)
+	s, err := Serve(l, path, nil)
+	require.NoError(t, err)
+	defer s.Close()
+	defer close(store.goOn)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = dialOn(t, path, nil, nil).Do(ctx, []stint.Request{perID.Key("a").Cost(1)}, nil)
+	require.ErrorIs(t, err, stint.ErrNotDurable)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // While a disk does not answer, the owner does: no call of a guest ends with
@@ -96,25 +130,19 @@ func TestSlowDisk(t *testing.T) {
 }
 
 // The reader carries out only spends that wait for no commit, or it would make
-// one commit for each of those that come together. A share may wait for that of
-// its total or floor.
+// one commit for each of those that come together.
 func TestWhatTheReaderCarriesOut(t *testing.T) {
 	at := func(level stint.Durability, tokens int64) stint.Limit {
 		limit := stint.PerHour(tokens)
 		limit.Durability = level
 		return limit
 	}
-	here := func(level, ofTotal, ofFloor, ofRequest stint.Durability, key stint.Key) bool {
-		limits := newLimits(t, stint.Names{
-			perID:       testNames[perID],
-			total:       {Label: "Total", ID: stint.Shared, Limit: at(ofTotal, 100)},
-			tenant:      {Label: "Tenant", Limit: at(stint.Flushed, 90), Parent: total, Floor: tenantFloor},
-			tenantFloor: {Label: "TenantFloor"},
-		}, stint.Override{Key: tenantFloor.Key("acme"), Limit: at(ofFloor, 20)})
+	here := func(level, ofRequest stint.Durability) bool {
+		limits := newLimits(t, stint.Names{perID: testNames[perID]})
 		l := inMemory(t, stint.NewMemStore(), limits, &stint.Options{Durability: level})
 		nc, _ := net.Pipe()
 		c := newServerConn(&Server{limiter: l, ctx: t.Context()}, nc)
-		reqs := []stint.Request{{Key: perID.Key("b"), Limit: stint.Unlimited}, {Key: key, Limit: at(ofRequest, 90)}}
+		reqs := []stint.Request{{Key: perID.Key("b"), Limit: stint.Unlimited}, {Key: perID.Key("a"), Limit: at(ofRequest, 90)}}
 		_, each, err := c.begin(&wire.Call{Op: wire.OpEach, Requests: reqs})
 		require.NoError(t, err)
 		_, is, err := c.begin(&wire.Call{Op: wire.OpSpend, Number: 1, Requests: reqs, MayEnd: true})
@@ -126,40 +154,38 @@ func TestWhatTheReaderCarriesOut(t *testing.T) {
 		require.Equal(t, !is, c.contexts[1].end != nil, "the guest may end its wait for the commit")
 		return is
 	}
-	const memory, flushed, leased, synced = stint.Memory, stint.Flushed, stint.Leased, stint.Synced
-	acme, other := tenant.Key("acme"), tenant.Key("other")
-	require.True(t, here(synced, synced, synced, flushed, perID.Key("a")))
-	require.False(t, here(flushed, flushed, flushed, leased, perID.Key("a")))
-	require.False(t, here(flushed, flushed, flushed, 0, perID.Key("a")))
-	require.True(t, here(flushed, flushed, memory, flushed, acme))
-	require.False(t, here(flushed, synced, flushed, flushed, acme))
-	require.False(t, here(flushed, leased, flushed, flushed, other))
-	require.False(t, here(flushed, flushed, synced, flushed, acme))
-	require.True(t, here(flushed, flushed, synced, flushed, other), "it has no floor")
-	require.False(t, here(synced, 0, flushed, flushed, other))
+	require.True(t, here(stint.Synced, stint.Flushed))
+	require.False(t, here(stint.Flushed, stint.Leased))
+	require.True(t, here(stint.Flushed, 0))
+	require.False(t, here(stint.Synced, 0))
 }
 
 // A guest that closes does not know what became of the calls that it leaves. It
 // closes a moment later if that lets them end.
 func TestCloseWithCallsUnderWay(t *testing.T) {
-	path, store := serveSlow(t)
-	g, err := Dial(path, nil, nil)
-	require.NoError(t, err)
-	slow, wait := make(chan error), make(chan error)
-	go func() {
-		_, err := g.Spend(perID.Key("slow"), 1)
-		slow <- err
-	}()
-	spend(t, g, perID.Key("b"), 100)
-	go func() { wait <- errorOf(g.Wait(t.Context(), perID.Key("b").Cost(1))) }()
-	for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
-		<-time.After(time.Millisecond)
-	}
-	require.NoError(t, g.Close())
-	require.ErrorIs(t, <-slow, ErrNoAnswer)
-	require.ErrorIs(t, <-wait, stint.ErrClosed, "its tokens are back")
-	require.ErrorIs(t, errorOf(g.Spend(perID.Key("b"), 1)), stint.ErrClosed)
-	store.goOn()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSlowStore()
+		owner := inMemory(t, store, limitsWith(t, nil), nil)
+		defer store.goOn()
+		ours, theirs := net.Pipe()
+		go newServerConn(&Server{limiter: owner, ctx: t.Context()}, theirs).serve(nil)
+		c, err := newConn(ours, nil, time.Minute, func(*conn, error) {})
+		require.NoError(t, err)
+		g := guestOn(t, c)
+		slow, wait := make(chan error, 1), make(chan error, 1)
+		go func() { slow <- errorOf(g.Spend(perID.Key("slow"), 1)) }()
+		spend(t, g, perID.Key("b"), 100)
+		go func() { wait <- errorOf(g.Wait(t.Context(), perID.Key("b").Cost(1))) }()
+		for store.waiting.Load() == 0 || !waits(g, perID.Key("b")) {
+			<-time.After(time.Millisecond)
+		}
+		begun := time.Now()
+		require.NoError(t, g.Close())
+		require.Equal(t, drainTime, time.Since(begun))
+		require.ErrorIs(t, <-slow, ErrNoAnswer)
+		require.ErrorIs(t, <-wait, stint.ErrClosed, "its tokens are back")
+		require.ErrorIs(t, errorOf(g.Spend(perID.Key("b"), 1)), stint.ErrClosed)
+	})
 }
 
 // The owner may still carry out a call whose caller is gone, because its context
@@ -283,7 +309,8 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 		wait := <-came
 		require.Equal(t, wire.OpWait, wait.Op)
 		require.Equal(t, wire.OpAbort, (<-came).Op)
-		turn := wire.Call{Op: wire.OpWait, Time: time.Now().Add(-time.Minute)}
+		turn := wire.Call{Op: wire.OpWait}
+		turn.Decision.SetAt(time.Now().Add(-time.Minute))
 		theirs.Write(answerFrame(wait.ID, turn))
 		synctest.Wait()
 		require.Len(t, came, 1)
@@ -292,7 +319,7 @@ func TestTurnOfACallerThatIsGone(t *testing.T) {
 		require.NoError(t, of.Read(refund.Op, &refund.Body))
 		require.Equal(t, wire.OpRefund, of.Op)
 		require.Len(t, of.Requests, 1)
-		require.True(t, turn.Time.Equal(of.Requests[0].Spent), "not the tokens that have come back since")
+		require.True(t, turn.Decision.At().Equal(of.Requests[0].Spent), "not the tokens that have come back since")
 		theirs.Write(frame(wire.OpReply, refund.ID, errorBody(stint.ErrQueueFull)))
 	})
 }
@@ -621,7 +648,7 @@ func TestManyNames(t *testing.T) {
 	spend(t, guest, stint.Name(count).Key("a"), 1)
 	require.Len(t, guest.Stats().Limits, count)
 	for _, c := range connsOf(owner.now.Load().server) {
-		require.Empty(t, c.names)
+		require.Zero(t, c.newNames)
 	}
 }
 
@@ -632,7 +659,10 @@ type lastPlace struct {
 }
 
 func (p lastPlace) Delay() time.Duration { return time.Hour }
-func (p lastPlace) Cancel()              { *p.left = append(*p.left, p.id) }
+func (p lastPlace) Cancel() error {
+	*p.left = append(*p.left, p.id)
+	return nil
+}
 
 // The last turns of a guest leave first: a request that joins in between gets a
 // place that is free, and not one at the end.
@@ -645,6 +675,24 @@ func TestGiveBack(t *testing.T) {
 	}
 	c.giveBack()
 	require.Equal(t, want, left)
+}
+
+// A place that was under way when its guest was lost goes back at once.
+func TestReserveForLostGuest(t *testing.T) {
+	lim, err := stint.New(stint.NewMemStore(), limitsWith(t, nil), nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	key := perID.Key("a")
+	require.NoError(t, errorOf(lim.Spend(key, 100)))
+	for _, lost := range []bool{true, false} {
+		c := &serverConn{server: &Server{limiter: lim, ctx: t.Context()}, ctx: t.Context(), most: fewReservations}
+		if !lost {
+			c.places = make(map[int64]stint.Reservation)
+		}
+		require.NoError(t, c.reserve(&wire.Call{Op: wire.OpReserve, Requests: []stint.Request{key.Cost(1)}}))
+		held := slices.Collect(lim.Held())
+		require.Equal(t, lost, len(held) == 0)
+	}
 }
 
 // A guest that dies leaves its queues, at the end first, so the place at the end is

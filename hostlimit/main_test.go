@@ -1,6 +1,7 @@
 package hostlimit
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ const (
 
 var testNames = stint.Names{
 	perID:  {Label: "PerID", Limit: stint.PerHour(100)},
-	shared: {Label: "Shared", ID: stint.Shared, Limit: stint.PerHour(10)},
+	shared: {Label: "Shared", IDs: stint.Single, Limit: stint.PerHour(10)},
 	free:   {Label: "Free", Limit: stint.Unlimited},
 }
 
@@ -29,28 +30,6 @@ var testNames = stint.Names{
 func limitsWith(t testing.TB, defaults map[stint.Name]stint.Limit) *stint.Limits {
 	t.Helper()
 	return newLimits(t, testNames.WithLimits(defaults))
-}
-
-// The Names of a tree of shares.
-const (
-	total       stint.Name = 10
-	tenant      stint.Name = 11
-	tenantFloor stint.Name = 12
-)
-
-// shareLimits returns a total of 100 an hour. acme has a floor of 20 tokens, and
-// globex one of 60.
-func shareLimits(t testing.TB) *stint.Limits {
-	t.Helper()
-	floor := func(id string, tokens int64) stint.Override {
-		return stint.Override{Key: tenantFloor.Key(id), Limit: stint.PerHour(tokens)}
-	}
-	return newLimits(t, stint.Names{
-		perID:       testNames[perID],
-		total:       {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
-		tenant:      {Label: "Tenant", Limit: stint.PerHour(90), Parent: total, Floor: tenantFloor},
-		tenantFloor: {Label: "TenantFloor"},
-	}, floor("acme", 20), floor("globex", 60))
 }
 
 // newLimits returns limits of Names and overrides.
@@ -69,21 +48,26 @@ func filePath(t testing.TB) string {
 	return filepath.Join(folder, "quota.db")
 }
 
-// openOn returns a Limiter of the file, and closes it at the end of the test.
-// Without a TakeoverTimeout in the options it has one that lasts on a busy machine.
-func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Limiter {
-	t.Helper()
+// patient returns options with a TakeoverTimeout that lasts on a busy machine, unless
+// they have one.
+func patient(opts *Options) *Options {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	if o.TakeoverTimeout == 0 {
-		o.TakeoverTimeout = 20 * time.Second
-	}
+	o.TakeoverTimeout = cmp.Or(o.TakeoverTimeout, 20*time.Second)
+	return &o
+}
+
+// openOn returns a Limiter of the file with patient options, and closes it at the end
+// of the test.
+func openOn(t testing.TB, path string, limits *stint.Limits, opts *Options) *Limiter {
+	t.Helper()
+	o := patient(opts)
 	if o.LimiterOptions.MaxResident == 0 {
 		o.LimiterOptions.MaxResident = 1000 // shards for a million take most of the memory
 	}
-	l, err := Open(path, limits, &o)
+	l, err := Open(path, limits, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
@@ -116,10 +100,10 @@ func serveOn(t testing.TB, l *stint.Limiter, path string) *Server {
 	return s
 }
 
-// dialOn returns a guest, until the end of the test.
+// dialOn returns a guest with patient options, until the end of the test.
 func dialOn(t testing.TB, path string, names stint.Names, opts *Options) *Limiter {
 	t.Helper()
-	g, err := Dial(path, names, opts)
+	g, err := Dial(path, names, patient(opts))
 	require.NoError(t, err)
 	t.Cleanup(func() { g.Close() })
 	return g

@@ -17,7 +17,7 @@ func TestNumber(t *testing.T) {
 	path := filePath(t)
 	orders := newLimits(t, stint.Names{7: {Label: "Orders", Limit: stint.PerDay(7)}})
 	require.NoError(t, openOn(t, path, newLimits(t, stint.Names{
-		1: {Label: "Total", ID: stint.Shared, Limit: stint.PerDay(7)}}), nil).Close())
+		1: {Label: "Total", IDs: stint.Single, Limit: stint.PerDay(7)}}), nil).Close())
 	owner := openOn(t, path, orders, nil)
 	guest := openOn(t, path, newLimits(t, nil), nil)
 	require.Equal(t, RoleGuest, guest.Role())
@@ -56,10 +56,8 @@ func TestNumberBesideNamesOfGuests(t *testing.T) {
 	limits := newLimits(t, stint.Names{
 		4: {Label: "Logins", Limit: stint.PerHour(3)}, 7: {Label: "Mails", Limit: stint.PerHour(3)}})
 	guest, other := openOn(t, path, limits, nil), openOn(t, path, limitsWith(t, nil), nil)
-	trees := dialOn(t, path, stint.Names{
-		20: {Label: "All", ID: stint.Shared}, 21: {Label: "Each", Parent: 20}, 22: {Label: "Own"}}, nil)
-	for label, want := range map[string]stint.Name{"Mails": 7, "New": 5, "Own": 22} {
-		for _, l := range []*Limiter{other, guest, trees, owner} {
+	for label, want := range map[string]stint.Name{"Mails": 7, "New": 5} {
+		for _, l := range []*Limiter{other, guest, owner} {
 			n, err := l.Number(label)
 			require.NoError(t, err)
 			require.Equal(t, want, n, label)
@@ -68,7 +66,6 @@ func TestNumberBesideNamesOfGuests(t *testing.T) {
 	for name := range limits.Names() {
 		spend(t, guest, name.Key("a"), 1)
 	}
-	require.ErrorContains(t, errorOf(owner.Number("Each")), "it has a Parent or a Floor")
 }
 
 // An owner without a file has no numbers to give.

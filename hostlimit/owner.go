@@ -14,7 +14,7 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 	l := s.limiter
 	switch c.Op {
 	case wire.OpSpend:
-		c.Decision, err = l.Do(ctx, c.Requests, c.Decisions)
+		c.Decision, err = l.Do(ctx, c.Requests, c.Decisions) // steps save, acknowledge
 	case wire.OpEach:
 		s.each(c)
 	case wire.OpRefund:
@@ -29,14 +29,14 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 		c.Held = l.Held()
 	case wire.OpHold:
 		c.Time, err = l.Hold(c.Keys[0], c.Until)
-	case wire.OpRelease:
-		err = l.Release(c.Keys[0])
+	case wire.OpSetHold:
+		err = l.SetHold(c.Keys[0], c.Until)
 	case wire.OpReset:
 		err = l.Reset(c.Keys...)
 	case wire.OpReserve:
 		c.Reservation, err = l.Reserve(c.Requests[0])
 	case wire.OpWait:
-		c.Time, err = l.Wait(ctx, c.Requests[0])
+		c.Decision, err = l.Wait(ctx, c.Requests[0])
 	case wire.OpFlush:
 		err = l.Flush()
 	case wire.OpStats:
@@ -48,14 +48,10 @@ func (s *Server) do(ctx context.Context, c *wire.Call) (err error) {
 		c.Size, err = l.Snapshot(c.Writer)
 	case wire.OpNow:
 		c.Time = l.Now()
-	case wire.OpDeclare:
-		err = l.Declare(c.Names)
 	case wire.OpNames:
 		c.Names = l.Limits().Names()
 	case wire.OpNumber:
-		if err = s.declareAll(c.Label); err == nil {
-			c.Name, err = l.Number(c.Label)
-		}
+		c.Name, err = l.Number(c.Label)
 	default:
 		err = wire.ErrMessage
 	}
@@ -69,15 +65,9 @@ func (s *Server) each(c *wire.Call) {
 	for first, end := 0, 0; first < len(c.Requests); first = end + 1 {
 		for end = first; end < len(c.Requests) && c.Errs[end] == nil; end++ {
 		}
-		ds := c.Decisions[first:end]
-		joined, _ := s.limiter.DoEach(context.Background(), c.Requests[first:end], ds).(interface{ Unwrap() []error })
-		if joined != nil {
-			errs := joined.Unwrap() // one for each request without a decision, in order
-			for i := range ds {
-				if ds[i] == (stint.Decision{}) && len(errs) > 0 {
-					c.Errs[first+i], errs = errors.Unwrap(errs[0]), errs[1:]
-				}
-			}
+		err := s.limiter.DoEach(context.Background(), c.Requests[first:end], c.Decisions[first:end])
+		if each := (stint.EachError)(nil); errors.As(err, &each) {
+			copy(c.Errs[first:end], each)
 		}
 	}
 }

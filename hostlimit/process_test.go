@@ -86,13 +86,9 @@ func work(told string) {
 	}
 	var lostAt atomic.Int64
 	begun := time.Now()
-	patience := time.Minute // the machine may be busy, or an emulator
-	if o.Lossy && !subprocess.Emulated() {
-		patience = 0 // the default
-	}
 	role := RoleOwner // of the last event; they come one at a time
 	l, err := Open(o.Path, limits, &Options{
-		TakeoverTimeout: patience,
+		TakeoverTimeout: time.Minute, // the machine may be busy, or an emulator
 		LimiterOptions: stint.Options{FlushInterval: 20 * time.Millisecond, LockTimeout: time.Minute,
 			CommitTimeout: time.Minute},
 		OnEvent: func(e Event) {

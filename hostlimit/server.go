@@ -27,15 +27,17 @@ type Server struct {
 	place     place
 	maxGuests int
 	events    *events.Queue[Event]
-	names     stint.Names     // that the Limiter declared at the beginning
-	gone      func(error)     // called once, if another file takes the place of this one
-	snapshots chan struct{}   // a place for the copy under way
-	ctx       context.Context // ends when the Server closes, with mu locked
+	gone      func(*stint.Limiter, error) // called once, if another file takes the place of the one of its Limiter
+	snapshots chan struct{}               // a place for the copy under way
+	ctx       context.Context             // ends when the Server closes, with mu locked
 	end       context.CancelFunc
+
+	declaring sync.Mutex // held while Names of a guest are compared and declared
 
 	mu      sync.Mutex
 	socket  *socket
 	conns   map[*serverConn]bool
+	guests  sync.WaitGroup // the conns; it grows with mu locked, until the Server closes
 	running sync.WaitGroup
 }
 
@@ -58,7 +60,7 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 		return nil, fmt.Errorf("hostlimit: lock %s: %w", p.socket, err)
 	}
 	queue := events.New(o.OnEvent)
-	s, err := serve(l, p, o.MaxGuests, queue, func(err error) {
+	s, err := serve(l, p, o.MaxGuests, queue, func(_ *stint.Limiter, err error) {
 		tell(queue, Event{Role: RoleNone, Err: err})
 	})
 	if err != nil {
@@ -68,7 +70,7 @@ func Serve(l *stint.Limiter, path string, opts *Options) (*Server, error) {
 }
 
 func serve(
-	l *stint.Limiter, p place, maxGuests int, queue *events.Queue[Event], gone func(error),
+	l *stint.Limiter, p place, maxGuests int, queue *events.Queue[Event], gone func(*stint.Limiter, error),
 ) (*Server, error) {
 	so, err := p.listen()
 	if err != nil {
@@ -76,7 +78,7 @@ func serve(
 	}
 	s := &Server{
 		limiter: l, place: p, socket: so, maxGuests: maxGuests, events: queue, gone: gone,
-		names: l.Limits().Names(), snapshots: make(chan struct{}, 1), conns: make(map[*serverConn]bool),
+		snapshots: make(chan struct{}, 1), conns: make(map[*serverConn]bool),
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.running.Go(func() { s.accept(so) })
@@ -93,14 +95,17 @@ func (s *Server) accept(so *socket) {
 		}
 		if err != nil { // such as too many open files
 			tell(s.events, Event{Role: RoleOwner, Err: err})
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-s.ctx.Done():
-			}
+			<-time.After(10 * time.Millisecond)
 			continue
 		}
 		c := newServerConn(s, nc)
-		s.running.Go(func() { c.serve(s.admit(c)) })
+		s.running.Go(func() {
+			err := s.admit(c)
+			if err == nil {
+				defer s.guests.Done()
+			}
+			c.serve(err)
+		})
 	}
 }
 
@@ -118,6 +123,7 @@ func (s *Server) admit(c *serverConn) error {
 		return fmt.Errorf("%w: %d guests are connected, as many as MaxGuests allows", ErrRefused, s.maxGuests)
 	}
 	s.conns[c] = true
+	s.guests.Add(1)
 	return nil
 }
 
@@ -137,18 +143,19 @@ func (s *Server) watch() {
 		s.tellTime()
 		err := s.limiter.InPlace()
 		switch {
-		case replaced(err):
+		case replaced(err): // step replaced
 			go func() {
 				s.shut()
-				s.gone(err)
+				s.stopListening()
+				s.gone(s.limiter, err)
 			}()
 			return
 		case err != nil:
-			continue // the Limiter makes a removed file anew
+			continue // the Limiter makes a removed file anew: steps copy, link copy
 		}
 		s.mu.Lock()
 		if !s.isClosing() && !s.socket.inPlace() {
-			if so, err := s.place.listen(); err == nil {
+			if so, err := s.place.listen(); err == nil { // step listen again
 				s.socket.Close()
 				s.socket = so
 				s.running.Go(func() { s.accept(so) })
@@ -185,29 +192,30 @@ func (s *Server) isClosing() bool { return s.ctx.Err() != nil }
 // Close tells the guests to look for another owner, answers the calls that came
 // before, and ends the connections.
 func (s *Server) Close() error {
-	err := s.shut()
+	s.shut()
+	err := s.stopListening()
 	s.events.Close()
 	return err
 }
 
-// shut is Close without the last events.
-func (s *Server) shut() error {
+// shut ends the connections. The Server goes on listening, and tells those who come
+// that it is closing.
+func (s *Server) shut() {
 	s.mu.Lock()
 	if s.isClosing() {
 		s.mu.Unlock()
-		s.running.Wait()
-		return nil
+		s.guests.Wait()
+		return
 	}
-	s.end()
+	s.end() // step shut
 	conns := slices.Collect(maps.Keys(s.conns))
-	err := s.socket.Close()
 	s.mu.Unlock()
 	for _, c := range conns {
 		go c.leave()
 	}
 	drained := make(chan struct{})
 	go func() {
-		s.running.Wait()
+		s.guests.Wait()
 		close(drained)
 	}()
 	select {
@@ -218,29 +226,28 @@ func (s *Server) shut() error {
 		}
 		<-drained
 	}
-	return err
 }
 
-// declareAll declares the Names that guests have said and not used yet, before a
-// label gets a number for ever: the label may be one of theirs, and the number must
-// not be. The error says why a Name with the label cannot be declared.
-func (s *Server) declareAll(label string) error {
-	s.mu.Lock()
-	conns := slices.Collect(maps.Keys(s.conns))
-	s.mu.Unlock()
-	for _, c := range conns {
-		if err := c.declare(); err != nil && c.lacks(label) {
-			return err
-		}
+// stopListening stops listening after shut, and removes the socket. If another
+// process has the place's lock, it is becoming the owner, and removes the socket of
+// this one itself: without the lock this process could remove that of the next owner.
+func (s *Server) stopListening() error {
+	unlock, err := s.place.lock(0) // steps open lock to close, lock to close, check lock to close
+	defer unlock()                 // steps free lock, freed lock
+	if err == nil {
+		s.socket.remove() // steps check socket, remove socket
 	}
-	return nil
+	if err = s.socket.Close(); errors.Is(err, net.ErrClosed) { // by an earlier call; step close socket
+		err = nil
+	}
+	s.running.Wait()
+	return err
 }
 
 // welcome returns what the owner says of itself, without the time.
 func (s *Server) welcome() (w wire.Welcome, err error) {
-	if err := s.limiter.InPlace(); replaced(err) {
+	if err := s.limiter.InPlace(); replaced(err) { // step hello
 		return w, fmt.Errorf("%w: %w", errMoved, err)
 	}
-	id, _ := s.place.fileID() // zero if there is no file now
-	return wire.Welcome{PID: os.Getpid(), File: id}, nil
+	return wire.Welcome{PID: os.Getpid()}, nil
 }

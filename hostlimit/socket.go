@@ -55,22 +55,15 @@ func placeOf(path string) (place, error) {
 	return place{file: file, socket: filepath.Join(folder, name)}, nil
 }
 
-// fileID identifies the file that is at the path now.
-func (p place) fileID() (wire.FileID, error) {
-	info, err := os.Stat(p.file)
-	if err != nil {
-		return wire.FileID{}, err
-	}
-	return idOf(info), nil
-}
-
-// socket is a listener that removes its own socket from the folder, and no
-// other.
+// socket is a listener at a path.
 type socket struct {
 	net.Listener
 	path string
-	id   wire.FileID
+	id   inode
 }
+
+// inode identifies a file of this machine. It is zero if the system does not say it.
+type inode struct{ device, number uint64 }
 
 // inPlace reports whether the socket is at its path.
 func (so *socket) inPlace() bool {
@@ -78,19 +71,18 @@ func (so *socket) inPlace() bool {
 	return err == nil && idOf(info) == so.id
 }
 
-// Close removes the socket if it is still at its path, and stops listening.
-func (so *socket) Close() error {
+// remove removes the socket if it is still at its path.
+func (so *socket) remove() {
 	if so.inPlace() {
 		os.Remove(so.path)
 	}
-	return so.Listener.Close()
 }
 
 // listen makes the socket. The caller has the file. So a socket that is there
 // belongs to a dead process, or to an owner whose file was replaced, or to no
 // process of stint at all. The error is ErrRefused in the last case.
 func (p place) listen() (*socket, error) {
-	if err := p.clear(); err != nil {
+	if err := p.clear(); err != nil { // steps clear, ask, remove stale
 		return nil, err
 	}
 	short, done, err := shorten(p.socket)
@@ -98,7 +90,7 @@ func (p place) listen() (*socket, error) {
 		return nil, err
 	}
 	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"}) // steps bind, listen
 	if noSockets(err) {
 		err = fmt.Errorf("this system has no Unix sockets: %w: %w", errors.ErrUnsupported, err)
 	}
@@ -107,10 +99,10 @@ func (p place) listen() (*socket, error) {
 	}
 	l.SetUnlinkOnClose(false) // it would remove what is at the path, whatever that is
 	err = p.protect(p.socket)
-	info, statErr := os.Lstat(p.socket)
+	info, statErr := os.Lstat(p.socket) // step stat
 	if err = errors.Join(err, statErr); err != nil {
 		l.Close()
-		os.Remove(p.socket)
+		os.Remove(p.socket) // step give up socket
 		return nil, err
 	}
 	return &socket{l, p.socket, idOf(info)}, nil

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/internal/boltfile"
 )
 
@@ -28,12 +27,12 @@ func isStale(err error) bool {
 
 func isSocket(info os.FileInfo) bool { return info.Mode().Type() == os.ModeSocket }
 
-func idOf(info os.FileInfo) wire.FileID {
+func idOf(info os.FileInfo) inode {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return wire.FileID{}
+		return inode{}
 	}
-	return wire.FileID{Device: uint64(st.Dev), Inode: st.Ino}
+	return inode{uint64(st.Dev), st.Ino}
 }
 
 func uidOf(info os.FileInfo) int {

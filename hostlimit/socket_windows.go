@@ -6,8 +6,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-
-	"github.com/stint-go/stint/hostlimit/internal/wire"
 )
 
 // noSockets reports whether the system has no Unix sockets (before Windows 10).
@@ -20,7 +18,7 @@ func isStale(error) bool { return true }
 func isSocket(info os.FileInfo) bool { return !info.Mode().IsRegular() && !info.IsDir() }
 
 // idOf tells no files apart: a FileInfo has no number there.
-func idOf(os.FileInfo) wire.FileID { return wire.FileID{} }
+func idOf(os.FileInfo) inode { return inode{} }
 
 // shorten returns the path: there is no shorter way.
 func shorten(path string) (short string, done func(), err error) { return path, func() {}, nil }

@@ -37,11 +37,9 @@ func Open(path string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Limiter{place: p, opts: o, plans: make(map[stint.Key]stint.Override), changed: make(chan struct{}),
-		closed: make(chan struct{})}
+	l := &Limiter{place: p, opts: o, changed: make(chan struct{}), closed: make(chan struct{})}
 	l.methods = methods{l}
 	l.limits.Store(declare(limits))
-	l.base = limits
 	l.put(nil)
 	l.events = events.New(o.OnEvent)
 	deadline := time.Now().Add(o.LimiterOptions.LockTimeout)
@@ -74,8 +72,8 @@ func (l *Limiter) inTime(err error) error {
 		stint.ErrLocked, l.place.file, waited, err)
 }
 
-// take makes this process the owner, or a guest, if try can. If limits that have
-// changed since try looked at them do not fit the backend, it is closed.
+// take makes this process the owner, or a guest, if try can. It closes an owner's backend
+// if the limits have changed since try looked at them, and a guest's if they do not fit.
 func (l *Limiter) take() error {
 	b, err := l.try()
 	if err != nil {
@@ -90,13 +88,16 @@ func (l *Limiter) take() error {
 // If the file is removed, only its owner knows the buckets, and makes it anew. So
 // try makes a file only if no process listens at the socket, and none is about to
 // listen: it holds the place's lock from the look at the socket until it listens.
+//
+// TestTakeover explores all interleavings of the steps that comments name here, in
+// server.go and in socket.go. Who changes such a line changes the step there.
 func (l *Limiter) try() (*backend, error) {
-	b, err := l.join()
+	b, err := l.join() // steps look, hello, welcome
 	if !errors.Is(err, ErrNoOwner) {
 		return b, err
 	}
-	unlock, lockErr := l.place.lock(0)
-	defer unlock()
+	unlock, lockErr := l.place.lock(0) // steps open lock, lock, check lock
+	defer unlock()                     // steps remove lock, unlock, free lock, freed lock
 	switch {
 	case errors.Is(lockErr, stint.ErrLocked):
 		return nil, err
@@ -104,17 +105,16 @@ func (l *Limiter) try() (*backend, error) {
 		return nil, lockErr
 	}
 	if isStale(err) { // or another process has become the owner since
-		if b, err = l.join(); !errors.Is(err, ErrNoOwner) {
+		if b, err = l.join(); !errors.Is(err, ErrNoOwner) { // step look
 			return b, err
 		}
 	}
 	served := !isStale(err)
 	o := l.opts.LimiterOptions
 	o.LockTimeout = time.Millisecond
-	o.KeepOverrides = false // withPlans keeps them in both roles
 	o.ErrorIfNotExists = o.ErrorIfNotExists || served
 	own := l.limits.Load()
-	limiter, openErr := stint.Open(l.place.file, own.limits, &o)
+	limiter, openErr := stint.Open(l.place.file, own.limits, &o) // steps open, link, open file, lock file, check file
 	switch {
 	case errors.Is(openErr, stint.ErrLocked), served && errors.Is(openErr, fs.ErrNotExist):
 		return nil, err
@@ -123,22 +123,18 @@ func (l *Limiter) try() (*backend, error) {
 	}
 	server, err := serve(limiter, l.place, l.opts.MaxGuests, l.events, l.replaced)
 	if err != nil {
-		return nil, errors.Join(err, limiter.Close())
+		return nil, errors.Join(err, limiter.Close()) // steps look for the file, link back, close file
 	}
 	return &backend{limiter: limiter, server: server, limits: own.limits}, nil
 }
 
-// join connects to the owner. If the process at the socket has another file than
-// the one at the path, the error is ErrNoOwner.
+// join connects to the owner. If the process at the socket has another file than the
+// one at the path, it says that it is closing.
 func (l *Limiter) join() (*backend, error) {
 	own := l.limits.Load()
 	c, err := dialConn(l.place, own.names, l.opts.TakeoverTimeout, l.lost)
 	if err != nil {
 		return nil, err
-	}
-	if id, err := l.place.fileID(); err == nil && c.welcome.File != (wire.FileID{}) && id != c.welcome.File {
-		c.close()
-		return nil, fmt.Errorf("%w: the process at %s has another file", ErrNoOwner, l.place.socket)
 	}
 	return &backend{conn: c, limits: own.limits}, nil
 }
@@ -157,7 +153,13 @@ func (l *Limiter) become(b *backend) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	if own := l.limits.Load().limits; own != b.limits { // they have changed since b was made
-		if err := b.changeLimits(b.limits, own, (*stint.Limiter).SetLimits); err != nil {
+		// An owner opens the file anew, because the owner before may have converted buckets
+		// for the same change, and a change of the limits would convert them once more.
+		err := fmt.Errorf("%w: the limits have changed meanwhile", ErrNoOwner)
+		if b.limiter == nil {
+			err = b.changeLimits(b.limits, own, nil)
+		}
+		if err != nil {
 			b.close()
 			return err
 		}
@@ -168,7 +170,7 @@ func (l *Limiter) become(b *backend) error {
 		b.close()
 		return nil
 	}
-	l.put(b)
+	l.put(b) // steps guest, owner
 	l.failure = nil
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -176,7 +178,7 @@ func (l *Limiter) become(b *backend) error {
 	if b.limiter != nil {
 		tell(l.events, Event{Role: RoleOwner})
 		if b.server.isClosing() { // another file came before put, and replaced has ignored that
-			l.replaced(cmp.Or(b.limiter.InPlace(), errMoved))
+			l.replaced(b.limiter, cmp.Or(b.limiter.InPlace(), errMoved))
 		}
 		return nil
 	}
@@ -190,14 +192,14 @@ func (l *Limiter) become(b *backend) error {
 // lost gives up the connection c, whose owner is gone, silent or closing, and
 // starts seek.
 func (l *Limiter) lost(c *conn, err error) {
-	l.leave(func(b *backend) bool { return b.conn == c }, err, func(*backend) {})
+	l.leave(func(b *backend) bool { return b.conn == c }, err, func(*backend) {}) // step lost
 }
 
-// replaced gives up the file of this process after another file was put at its
+// replaced gives up the file of an old Limiter after another file was put at its
 // path, and starts seek for an owner of that one. Decisions under way have
 // drainTime to end before the Limiter of the old file closes.
-func (l *Limiter) replaced(err error) {
-	l.leave(func(b *backend) bool { return b.limiter != nil }, err, func(b *backend) {
+func (l *Limiter) replaced(old *stint.Limiter, err error) {
+	l.leave(func(b *backend) bool { return b.limiter == old }, err, func(b *backend) {
 		l.pause(drainTime)
 		b.close()
 	})
@@ -277,7 +279,7 @@ func (l *Limiter) do(ctx context.Context, c *wire.Call) error {
 		err := errMoved
 		if b != nil {
 			if err = l.doWith(ctx, b, c); errors.Is(err, stint.ErrClosed) && !l.isClosed() {
-				err = errMoved // only the Limiter of a file that was replaced is closed
+				err = errMoved // a Wait whose owner closes, or the Limiter of a file that was replaced
 			}
 		}
 		unanswered := errors.Is(err, ErrNoAnswer) && reads(c) && !l.dialed

@@ -49,7 +49,7 @@ func beStranger(told string) {
 	case o.Listen != "":
 		l, _ := stint.New(stint.NewMemStore(), limits, nil)
 		p, _ := placeOf(strings.TrimSuffix(o.Listen, ".sock"))
-		_, err = serve(l, p, 10, nil, func(error) {})
+		_, err = serve(l, p, 10, nil, func(*stint.Limiter, error) {})
 		os.Chmod(o.Listen, 0o777)
 	case o.Spy != "":
 		var l net.Listener
@@ -58,9 +58,9 @@ func beStranger(told string) {
 			go acceptAll(l, spy)
 		}
 	case o.Open != "":
-		_, err = Open(o.Open, limits, nil)
+		_, err = Open(o.Open, limits, patient(nil))
 	default:
-		_, err = Dial(o.Dial, nil, nil)
+		_, err = Dial(o.Dial, nil, patient(nil))
 	}
 	fmt.Println(err)
 	bufio.NewReader(os.Stdin).ReadString('\n')
@@ -252,16 +252,17 @@ func TestTrusted(t *testing.T) {
 func TestInTheWay(t *testing.T) {
 	t.Parallel()
 	limits := limitsWith(t, nil)
-	refused := func(t *testing.T, path, why string) {
+	refused := func(t *testing.T, path, why string, patience time.Duration) {
 		t.Helper()
-		_, err := Open(path, limits, &Options{LimiterOptions: stint.Options{LockTimeout: 10 * time.Millisecond}})
+		_, err := Open(path, limits, &Options{
+			TakeoverTimeout: patience, LimiterOptions: stint.Options{LockTimeout: 10 * time.Millisecond}})
 		require.ErrorIs(t, err, ErrRefused)
 		require.ErrorContains(t, err, why)
 	}
 	t.Run("a file", func(t *testing.T) {
 		path := filePath(t)
 		require.NoError(t, os.WriteFile(path+".sock", []byte("mine"), 0o600))
-		refused(t, path, "is not a socket")
+		refused(t, path, "is not a socket", 0)
 		content, err := os.ReadFile(path + ".sock")
 		require.NoError(t, err)
 		require.Equal(t, "mine", string(content))
@@ -269,7 +270,7 @@ func TestInTheWay(t *testing.T) {
 	t.Run("a folder", func(t *testing.T) {
 		path := filePath(t)
 		require.NoError(t, os.Mkdir(path+".sock", 0o700))
-		refused(t, path, "is not a socket")
+		refused(t, path, "is not a socket", 0)
 		require.DirExists(t, path+".sock")
 	})
 	t.Run("a datagram socket", func(t *testing.T) {
@@ -277,9 +278,9 @@ func TestInTheWay(t *testing.T) {
 		l, err := net.ListenPacket("unixgram", path+".sock")
 		require.NoError(t, err)
 		defer l.Close()
-		refused(t, path, "another program listens")
+		refused(t, path, "another program listens", 0)
 		makeFile(t, path, limits)
-		refused(t, path, "another program listens")
+		refused(t, path, "another program listens", 0)
 		nc, err := net.Dial("unixgram", path+".sock")
 		require.NoError(t, err)
 		nc.Close()
@@ -297,10 +298,10 @@ func TestInTheWay(t *testing.T) {
 				nc.Close()
 			})
 			if says != "nothing" { // a stopped owner, whose file was removed, is as silent
-				refused(t, path, "another program listens")
+				refused(t, path, "another program listens", 20*time.Second)
 			}
 			makeFile(t, path, limits)
-			refused(t, path, "another program listens")
+			refused(t, path, "another program listens", 0)
 			nc, err := net.Dial("unix", path+".sock")
 			require.NoError(t, err)
 			nc.Close()

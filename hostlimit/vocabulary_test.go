@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit/internal/wire"
 	"github.com/stint-go/stint/httplimit/statuspage"
 )
 
@@ -25,7 +24,7 @@ import (
 // package: the methods have the same names and types.
 func TestVocabulary(t *testing.T) {
 	theirs, ours := reflect.ValueOf((*stint.Limiter)(nil)), reflect.ValueOf((*Limiter)(nil))
-	missing := map[string]bool{"InPlace": true, "Declare": true, "Raise": true} // are for the owner of a file
+	missing := map[string]bool{"InPlace": true, "Declare": true} // are for the owner of a file
 	for i := range theirs.NumMethod() {
 		name := theirs.Type().Method(i).Name
 		got := ours.MethodByName(name)
@@ -43,7 +42,7 @@ type vocabulary interface {
 	statuspage.Limiter
 	Check(key stint.Key, cost int64) (stint.Decision, error)
 	Spend(key stint.Key, cost int64) (stint.Decision, error)
-	Release(key stint.Key) error
+	SetHold(key stint.Key, until time.Time) error
 	Reset(keys ...stint.Key) error
 	Buckets(name stint.Name) iter.Seq2[stint.Bucket, error]
 	Flush() error
@@ -77,8 +76,8 @@ func TestSameAnswers(t *testing.T) {
 	names := stint.Names{
 		perID: testNames[perID], shared: testNames[shared], free: testNames[free],
 		blocked: {Label: "Blocked", Limit: stint.Blocked},
-		total:   {Label: "Total", ID: stint.Shared, Limit: stint.PerHour(100)},
-		class:   {Label: "Class", Parent: total, Limit: stint.PerHour(50)},
+		total:   {Label: "Total", IDs: stint.Single, Limit: stint.PerHour(100)},
+		class:   {Label: "Class", Limit: stint.PerHour(50)},
 		quota:   {Label: "Quota", Limit: stint.EachYear(10, time.UTC)},
 	}
 	limits := newLimits(t, names)
@@ -120,7 +119,7 @@ func TestSameAnswers(t *testing.T) {
 			return l.SpendAll(stint.Request{Key: key, Cost: cost, Mode: stint.UpTo})
 		})
 		forKeys("Refund "+spend, func(l vocabulary, key stint.Key) (any, error) {
-			return l.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
+			return l.Refund(key.Cost(cost).SpentAt(l.Now()))
 		})
 		forKeys("Reserve "+spend, func(l vocabulary, key stint.Key) (any, error) {
 			p, err := l.Reserve(key.Cost(cost))
@@ -142,8 +141,8 @@ func TestSameAnswers(t *testing.T) {
 	add("SpendAll, bad level", func(l vocabulary) (any, error) { return l.SpendAll(bad) })
 	add("Reserve, bad level", func(l vocabulary) (any, error) { return nil, errorOf(l.Reserve(bad)) })
 	add("Wait", func(l vocabulary) (any, error) {
-		spent, err := l.Wait(t.Context(), given)
-		return spent.Equal(now), err
+		d, err := l.Wait(t.Context(), given)
+		return d, err
 	})
 	add("Do, ended", func(l vocabulary) (any, error) { return l.Do(ended, []stint.Request{a.Cost(1)}, nil) })
 	add("UpTo, given", func(l vocabulary) (any, error) {
@@ -194,14 +193,14 @@ func TestSameAnswers(t *testing.T) {
 		add("Held"+name, func(l vocabulary) (any, error) {
 			var all []string
 			for h := range l.Held() {
-				all = append(all, fmt.Sprint(h.Key, h.Until.UnixNano(), h.Waiting))
+				all = append(all, fmt.Sprint(h.Key, h.HeldUntil.UnixNano(), h.Waiting))
 			}
 			slices.Sort(all)
 			return all, nil
 		})
 	}
 	buckets("")
-	forKeys("Release", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Release(key) })
+	forKeys("SetHold", func(l vocabulary, key stint.Key) (any, error) { return nil, l.SetHold(key, time.Time{}) })
 	forKeys("Reset", func(l vocabulary, key stint.Key) (any, error) { return nil, l.Reset(key) })
 	add("Reset of none", func(l vocabulary) (any, error) { return nil, l.Reset() })
 	add("Durability", func(l vocabulary) (any, error) { return l.Durability(), nil })
@@ -296,7 +295,7 @@ func TestNameOfTheOwner(t *testing.T) {
 		"Spend":   func() error { _, err := guest.Spend(key, 1); return err },
 		"Bucket":  func() error { _, err := guest.Bucket(key); return err },
 		"Hold":    func() error { return errorOf(guest.Hold(key, time.Now().Add(time.Hour))) },
-		"Release": func() error { return guest.Release(key) },
+		"SetHold": func() error { return guest.SetHold(key, time.Time{}) },
 		"Reset":   func() error { return guest.Reset(perID.Key("a"), key) },
 	} {
 		require.ErrorIs(t, call(), stint.ErrUnknownName, name)
@@ -313,7 +312,7 @@ func TestLimitsOfTheOwner(t *testing.T) {
 	guest := dialOn(t, path, limits.Names(), nil)
 	require.Equal(t, []any{RoleGuest, os.Getpid()}, []any{guest.Role(), guest.OwnerPID()})
 	require.Equal(t, limits.Names()[perID].Label, guest.Limits().Names()[perID].Label)
-	want, _ := limits.For(perID.Key("a"))
+	want := limits.For(perID.Key("a"))
 	require.Equal(t, want, spend(t, guest, perID.Key("a"), 1).Limit)
 	require.ErrorIs(t, guest.SetLimits(limits), errors.ErrUnsupported)
 	require.ErrorIs(t, guest.SetOverrides(stint.Override{Key: perID.Key("a"), Limit: stint.PerHour(1)}), errors.ErrUnsupported)
@@ -357,38 +356,4 @@ func sorted(buckets iter.Seq2[stint.Bucket, error]) (all []string, err error) {
 	}
 	slices.Sort(all)
 	return all, nil
-}
-
-// declareStore is a store in which the Declare of one Name waits.
-type declareStore struct {
-	stint.Store
-	slow        stint.Name
-	began, goOn chan struct{}
-}
-
-func (s *declareStore) Declare(names stint.Names) error {
-	if _, ok := names[s.slow]; ok {
-		s.began <- struct{}{}
-		<-s.goOn
-	}
-	return s.Store.Declare(names)
-}
-
-// A guest's Names that come while the owner declares others are kept with those.
-func TestNamesThatComeDuringDeclare(t *testing.T) {
-	const late stint.Name = 20
-	store := &declareStore{stint.NewMemStore(), late, make(chan struct{}), make(chan struct{})}
-	l := inMemory(t, store, limitsWith(t, nil), nil)
-	c := newServerConn(&Server{limiter: l, names: testNames}, nil)
-	defer c.end()
-	declared := stint.Names{late: {Label: "Late"}}
-	offered := stint.Names{late + 1: {Label: "Offered"}}
-	done := make(chan error)
-	go func() { done <- c.learn(t.Context(), &wire.Call{Op: wire.OpDeclare, Names: declared}) }()
-	<-store.began
-	err := c.learn(t.Context(), &wire.Call{Op: wire.OpOffer, Names: offered})
-	close(store.goOn)
-	require.NoError(t, err)
-	require.NoError(t, <-done)
-	require.Equal(t, stint.Names{late: declared[late], late + 1: offered[late+1]}, c.names)
 }

@@ -76,7 +76,7 @@ func FuzzOwner(f *testing.F) {
 		{Op: wire.OpCancel, ID: 1}, {Op: wire.OpWait, Requests: reqs, Within: 1}, {Op: wire.OpAbort}, {Op: wire.OpStats},
 		{Op: wire.OpHealth}, {Op: wire.OpBuckets, Name: 1}, {Op: wire.OpHold, Keys: []stint.Key{req.Key}},
 		{Op: wire.OpReset, Keys: []stint.Key{req.Key}}, {Op: wire.OpFlush}, {Op: wire.OpHeld}, {Op: wire.OpSnapshot},
-		{Op: wire.OpRelease, Keys: []stint.Key{req.Key}}, {Op: wire.OpDeclare}, {Op: wire.OpOffer}, {Op: wire.OpNames},
+		{Op: wire.OpSetHold, Keys: []stint.Key{req.Key}}, {Op: wire.OpDeclare}, {Op: wire.OpNames},
 		{Op: wire.OpNumber, Label: "New"},
 	} {
 		f.Add(append(helloFrame(), callFrame(uint32(i+1), c)...))

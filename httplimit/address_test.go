@@ -22,6 +22,7 @@ const (
 var behindProxies = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::ffff:10.0.0.0/104"),
+	netip.MustParsePrefix("64:ff9b::172.16.0.0/108"),
 	netip.MustParsePrefix("2001:db8:aaaa::/48"),
 }
 
@@ -38,10 +39,21 @@ func TestClientAddress(t *testing.T) {
 		{ClientAddress{IPv6Bits: 56}, "[2001:db8:1:2ff:3::4]:1", "", "", "2001:db8:1:200::/56"},
 		{ClientAddress{IPv6Bits: 128}, "[2001:db8:1:2:3::4]:1", "", "", "2001:db8:1:2:3::4/128"},
 		{ClientAddress{IPv6Bits: 48}, "[2001:db8:1:2:3::4]:1", "", "", "2001:db8:1::/48"},
+		{ClientAddress{IPv4Bits: 24}, "192.0.2.1:1", "", "", "192.0.2.0/24"},
+		{ClientAddress{IPv4Bits: 24}, "[::ffff:192.0.2.1]:1", "", "", "192.0.2.0/24"},
+		{ClientAddress{IPv4Bits: 24}, "[2001:db8:1:2:3::4]:1", "", "", "2001:db8:1:2::/64"},
+		{ClientAddress{IPv4Bits: 32}, "192.0.2.1:1", "", "", "192.0.2.1"},
+		{ClientAddress{TrustedProxies: behindProxies, IPv4Bits: 8}, "10.1.2.3:1", "X-Forwarded-For", victim, "192.0.0.0/8"},
 		{ClientAddress{}, "[::ffff:192.0.2.1]:1", "", "", "192.0.2.1"},
+		{ClientAddress{}, "[64:ff9b::cb00:7109]:1", "", "", "203.0.113.9"}, // NAT64
+		{ClientAddress{}, "[64:ff9b::203.0.113.10]:1", "", "", "203.0.113.10"},
+		{ClientAddress{}, "[64:ff9b:1::cb00:7109]:1", "", "", "64:ff9b:1::/64"}, // does not say where the address is
+		{ClientAddress{}, "[64:ff9b::1:cb00:7109]:1", "", "", "64:ff9b::/64"},
 		{ClientAddress{}, "[fe80::1%eth0]:1", "", "", "fe80::/64"},
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", victim, victim},
 		{trusting, "[::ffff:10.1.2.3]:1", "X-Forwarded-For", victim, victim},
+		{trusting, "[64:ff9b::a01:203]:1", "X-Forwarded-For", "64:ff9b::cb00:7109, 64:ff9b::a01:204", "203.0.113.9"},
+		{trusting, "[64:ff9b::ac1f:1]:1", "X-Forwarded-For", "64:ff9b::cb00:7109", "203.0.113.9"},
 		{trusting, "[2001:db8:aaaa::1]:1", "X-Forwarded-For", victim, victim},
 		{trusting, "[2001:db8:bbbb::1]:1", "X-Forwarded-For", victim, "2001:db8:bbbb::/64"},
 		{trusting, "10.1.2.3:1", "X-Forwarded-For", "[2001:db8::1]:443", "2001:db8::/64"},
@@ -129,4 +141,53 @@ func TestUnixSocket(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 200, res.StatusCode)
 	})
+}
+
+// ID is what ByIP has, for an id with more parts.
+func TestClientID(t *testing.T) {
+	for from, want := range map[string]string{"192.0.2.1:5": "192.0.2.1", "[2001:db8::1:2]:5": "2001:db8::/64"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = from
+		id, err := ClientAddress{}.ID(r)
+		require.NoError(t, err)
+		require.Equal(t, want, id)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "nobody"
+	require.ErrorIs(t, errorOf(ClientAddress{}.ID(r)), rules.ErrNoID)
+}
+
+// What RemoteAddr has after an IPv4 address is a port, or there is no address.
+func TestPortOfPeer(t *testing.T) {
+	for remote, want := range map[string]string{
+		"192.0.2.1:1234": "192.0.2.1", "192.0.2.1": "192.0.2.1", "192.0.2.1:65535": "192.0.2.1",
+		"192.0.2.1:65536": "", "192.0.2.1:x": "", "192.0.2.1:": "", "192.0.2.1:1:2": "", "192.0.2.01:80": "", "192.0.2.256:80": "", "192.0.2:80": "",
+		"[::ffff:192.0.2.1]:80": "192.0.2.1",
+	} {
+		key, err := ByIP(perAddress)(&http.Request{RemoteAddr: remote})
+		require.Equal(t, want, key.ID, remote)
+		require.Equal(t, want == "", err != nil, remote)
+	}
+}
+
+// What ByIP remembers of networks belongs to that network and no other.
+func TestByIPNetworks(t *testing.T) {
+	clients := ClientAddress{IPv4Bits: 24}
+	byIP := clients.ByIP(perAddress)
+	r := httptest.NewRequest("GET", "/", nil)
+	for range 2 {
+		for i := range 2000 {
+			for _, addr := range []netip.Addr{
+				netip.AddrFrom16([16]byte{0x20, 1, byte(i), byte(i >> 8), 15: byte(i)}), netip.AddrFrom4([4]byte{192, byte(i), byte(i >> 8), byte(i)}),
+			} {
+				r.RemoteAddr = netip.AddrPortFrom(addr, 80).String()
+				key, err := byIP(r)
+				require.NoError(t, err)
+				require.Equal(t, perAddress.Prefix(addr, 24, 64), key)
+				id, err := clients.ID(r)
+				require.NoError(t, err)
+				require.Equal(t, key.ID, id)
+			}
+		}
+	}
 }

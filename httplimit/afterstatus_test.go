@@ -72,7 +72,17 @@ func TestAfterStatus(t *testing.T) {
 			left login 4
 			held login 0s`,
 			inside: func(lim limiter, _ *testClock) {
-				if _, err := lim.Refund(ofClient["login"].Cost(4).SpentAt(stint.JustSpent)); err != nil {
+				if _, err := lim.Refund(ofClient["login"].Cost(4).SpentAt(lim.Now())); err != nil {
+					panic(err)
+				}
+			}},
+		"another refunded since": {rules: lockOut(Rule{Refund: succeeded}), script: `
+			spend login 4
+			401: 401
+			left login 1
+			held login 0s`,
+			inside: func(lim limiter, _ *testClock) {
+				if _, err := lim.Refund(ofClient["login"].Cost(1).SpentAt(lim.Now())); err != nil {
 					panic(err)
 				}
 			}},

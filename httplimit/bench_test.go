@@ -28,7 +28,7 @@ func BenchmarkServe(b *testing.B) {
 	}{
 		{"empty", empty},
 		{"one rule", Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(empty)},
-		{"two rules", Middleware(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Shared(everyone)})(empty)},
+		{"two rules", Middleware(lim, nil, Rule{Key: ByIP(perAddress)}, Rule{Key: Single(everyone)})(empty)},
 		{"pattern", Middleware(lim, nil, Rule{Pattern: "GET /", Key: ByIP(perAddress)})(empty)},
 		{"other pattern", Middleware(lim, nil, Rule{Pattern: "POST /login", Key: ByIP(perAddress)})(empty)},
 		{"by status", Middleware(lim, nil, Rule{Key: ByIP(perAddress), Count: AuthFailed})(empty)},

@@ -99,7 +99,7 @@ func TestHeadersCalendarHold(t *testing.T) {
 			{24 * time.Hour, 429, "0", "86400"},
 			{0, 200, "3", "71694"},
 		} {
-			require.NoError(t, lim.Release(key))
+			require.NoError(t, lim.SetHold(key, time.Time{}))
 			require.NoError(t, errorOf(lim.Hold(key, clock.now().Add(c.hold))))
 			w := answerTo(h, withKey(""))
 			require.Equal(t, c.code, w.Code)

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -23,24 +24,39 @@ func (a shown) stricterThan(b shown) bool {
 	if a.RetryAfter != b.RetryAfter { // only a denial has one
 		return a.RetryAfter > b.RetryAfter
 	}
-	left, _ := a.state()
-	least, _ := b.state()
+	left, _ := a.state(nil)
+	least, _ := b.state(nil)
 	return left < least
 }
 
 // state returns the number of tokens that the client has left, and a window in
 // seconds, in which it can use no more than these. The window ends when the
 // next token returns, after at least 1 s. During a hold nothing is left, and
-// the window ends with the hold. For a full bucket the window is the time in
-// which a spent token returns. For a quota that follows the calendar the window
-// ends with its period.
-func (a shown) state() (left, window int64) {
-	if a.concurrent() {
+// the window ends with the hold, or with the first token after it. For a full
+// bucket the window is the time in which a spent token returns. For a quota that
+// follows the calendar the window ends with its period. fixed is the policy of the
+// decision, or nil.
+func (a shown) state(fixed *policy) (left, window int64) {
+	switch {
+	case fixed != nil:
+		left, window = a.rolling(fixed.interval)
+	case a.concurrent():
 		return max(0, a.InFlight.Limit-a.InFlight.Running), 1
+	default:
+		left, window = a.tokens()
 	}
-	if a.Locked > 0 {
-		return 0, seconds(a.Locked)
+	if locked := seconds(a.Locked); locked > 0 {
+		if left > 0 || locked > window {
+			window = locked
+		}
+		left = 0
 	}
+	return left, window
+}
+
+// tokens is state for the tokens of a bucket, without a hold that began after the
+// decision.
+func (a shown) tokens() (left, window int64) {
 	if a.Limit.FollowsCalendar() {
 		if !a.Allowed && a.RetryAfter != a.ResetAfter { // in a hold
 			return 0, seconds(a.RetryAfter)
@@ -52,9 +68,15 @@ func (a shown) state() (left, window int64) {
 		}
 		return a.Remaining, max(1, seconds(reset))
 	}
-	interval := a.Limit.Interval()
-	has := a.Limit.Burst - int64((a.ResetAfter+interval-1)/interval)
-	kept := max(0, has-a.Remaining)                                    // by a total, for its floors
+	return a.rolling(a.Limit.Interval())
+}
+
+// rolling is tokens for a limit that does not follow the calendar.
+func (a shown) rolling(interval time.Duration) (left, window int64) {
+	kept, gone := int64(0), a.Limit.Burst-a.Remaining // kept by a total, for its floors
+	if a.ResetAfter <= time.Duration(gone-1)*interval {
+		kept = gone - int64((a.ResetAfter+interval-1)/interval)
+	}
 	empty := a.ResetAfter - time.Duration(a.Limit.Burst-kept)*interval // until the first token, less one interval
 	if held := a.RetryAfter > empty+time.Duration(a.Cost)*interval; held && !a.Allowed {
 		return 0, seconds(a.RetryAfter)
@@ -68,7 +90,7 @@ func (a shown) concurrent() bool {
 	if a.InFlight.Limit == 0 || a.InFlight.Shadow {
 		return false
 	}
-	return a.InFlight.Denied && !a.Allowed || a.Limit.Count == 0 && !a.Limit.IsBlocked()
+	return a.InFlight.Denied && !a.Allowed || a.Limit.Count == 0 && a.Limit != stint.Blocked
 }
 
 func (a shown) quota() int64 {
@@ -78,14 +100,18 @@ func (a shown) quota() int64 {
 	return a.Limit.Burst
 }
 
-// window returns the time in which an empty bucket refills, or the length of the
-// period for a quota that follows the calendar.
+// window returns the time in which an empty bucket refills by the limit as it was
+// configured, without the rounding of its Interval, or the length of the period for a
+// quota that follows the calendar.
 func (a shown) window() time.Duration {
 	if a.Limit.FollowsCalendar() {
 		start, end := a.period()
 		return end.Sub(start)
 	}
-	return a.Limit.Tolerance()
+	l := a.Limit
+	high, low := bits.Mul64(uint64(l.Burst), uint64(l.Period)) // Burst × Period ÷ Count is at most the Tolerance
+	window, rest := bits.Div64(high, low, uint64(l.Count))
+	return time.Duration(window + min(rest, 1))
 }
 
 // period returns the period of the calendar that the decision was made in. The

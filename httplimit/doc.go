@@ -9,13 +9,15 @@
 //		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 //		httplimit.Rule{
 //			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
-//			Count: httplimit.AuthFailed,
+//			Refund: func(status int) bool { return !httplimit.AuthFailed(status) },
 //		},
 //	)
 //	http.ListenAndServe(":8080", limit(mux))
 //
 // A handler calls [rules.Settle] to report the true cost of a request, and
 // [rules.Decisions] to read what was decided, both with the request's context.
+// Decisions needs Options.Decisions, unless a rule may change its decision later: a
+// request by other rules allocates nothing.
 //
 // Behind a proxy, [ClientAddress] finds the address of the client. An
 // [Observer] receives decisions and errors; the one in package statuspage shows

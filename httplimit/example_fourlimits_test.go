@@ -14,17 +14,13 @@ import (
 // at the same time, a part of the whole that is kept for critical requests, and
 // a part of each worker.
 func Example_fourLimits() {
-	const PerAccount, Running, Fleet, Critical, CriticalFloor, Other, Worker stint.Name = 1, 2, 3, 4, 5, 6, 7
+	const PerAccount, Running, Fleet, Worker stint.Name = 1, 2, 3, 4
 	limits, err := stint.NewLimits(stint.Names{
 		PerAccount: {Label: "requests", Limit: stint.PerSecond(3)},
 		Running:    {Label: "concurrent", Limit: stint.Unlimited}, // only places in flight
-		Worker:     {Label: "worker", ID: stint.Shared, Limit: stint.Unlimited},
+		Worker:     {Label: "worker", IDs: stint.Single, Limit: stint.Unlimited},
 
-		// Of ten tokens, four are always kept for critical requests.
-		Fleet:         {Label: "fleet", ID: stint.Shared, Limit: stint.PerSecond(10)},
-		Critical:      {Label: "critical", ID: stint.Shared, Limit: stint.PerSecond(10), Parent: Fleet, Floor: CriticalFloor},
-		CriticalFloor: {Label: "critical-floor", ID: stint.Shared, Limit: stint.PerSecond(4)},
-		Other:         {Label: "other", ID: stint.Shared, Limit: stint.PerSecond(10), Parent: Fleet},
+		Fleet: {Label: "fleet", IDs: stint.Single, Limit: stint.PerSecond(10)},
 	})
 	if err != nil {
 		panic(err)
@@ -38,17 +34,16 @@ func Example_fourLimits() {
 
 	isCritical := func(r *http.Request) bool { return r.Method == "POST" }
 	account := func(name stint.Name) httplimit.KeyFunc { return httplimit.ByHeader(name, "Account") }
-	class := func(r *http.Request) (stint.Key, error) {
-		if isCritical(r) {
-			return Critical.Key(""), nil
-		}
-		return Other.Key(""), nil
-	}
 	limit := httplimit.Middleware(limiter, nil,
 		httplimit.Rule{Key: account(PerAccount)},
 		httplimit.Rule{Key: account(Running), InFlight: 2},
-		httplimit.Rule{Key: class},
-		httplimit.Rule{Key: httplimit.Shared(Worker), InFlightFunc: func(r *http.Request) int64 {
+		httplimit.Rule{Key: httplimit.Single(Fleet), LeaveFunc: func(r *http.Request) int64 {
+			if isCritical(r) {
+				return 0
+			}
+			return 4 // of ten tokens, four are always kept for critical requests
+		}},
+		httplimit.Rule{Key: httplimit.Single(Worker), InFlightFunc: func(r *http.Request) int64 {
 			if isCritical(r) {
 				return 50
 			}

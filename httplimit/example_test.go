@@ -1,6 +1,8 @@
 package httplimit_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +54,7 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 	return w
 }
 
-func ExampleNew() {
+func ExampleMiddleware_pattern() {
 	limiter := open()
 	defer limiter.Close()
 	mux := http.NewServeMux()
@@ -61,7 +63,7 @@ func ExampleNew() {
 		httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)},
 		httplimit.Rule{
 			Pattern: "POST /login", Key: httplimit.ByIP(FailedLogins),
-			Count: httplimit.AuthFailed, // only failed logins spend tokens
+			Refund: func(status int) bool { return !httplimit.AuthFailed(status) }, // a right password costs nothing
 		},
 	)
 	h := limit(mux)
@@ -146,7 +148,8 @@ func ExampleHeaders() {
 func ExampleMiddleware_decisions() {
 	limiter := open()
 	defer limiter.Close()
-	ask(httplimit.Middleware(limiter, nil, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
+	opts := &httplimit.Options{Decisions: true}
+	ask(httplimit.Middleware(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerAddress)})(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, d := range rules.Decisions(r.Context()) {
 				fmt.Println(d.Label, "leaves", d.Remaining)
@@ -166,7 +169,7 @@ func ExampleKeyFunc() {
 		httplimit.ByBasicAuthUser(1),
 		httplimit.ByCookie(1, "session"),
 		httplimit.ByHeader(1, "X-API-Key"),
-		httplimit.Shared(1),
+		httplimit.Single(1),
 		httplimit.ByHost(1), // of a client's request
 	} {
 		fmt.Println(key(r))
@@ -241,8 +244,55 @@ func ExampleTransport() {
 	// not sent: wait 24h0m0s
 }
 
+// The Gemini API says in the body how long to wait.
+func ExampleTransport_backoff() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusTooManyRequests)
+		io.WriteString(w, `{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [
+			{"@type": "type.googleapis.com/google.rpc.Help"},
+			{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}]}}`)
+	}))
+	defer server.Close()
+	limiter := open() // a file keeps the wait across runs
+	defer limiter.Close()
+
+	backoff := func(res *http.Response) (until time.Time, ok bool) {
+		if res.StatusCode != http.StatusTooManyRequests {
+			return until, false
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		res.Body = io.NopCloser(bytes.NewReader(body)) // for the program
+		var answer struct {
+			Error struct{ Details []struct{ RetryDelay string } }
+		}
+		json.Unmarshal(body, &answer)
+		for _, detail := range answer.Error.Details {
+			if wait, err := time.ParseDuration(detail.RetryDelay); err == nil {
+				return limiter.Now().Add(wait), true
+			}
+		}
+		return until, false
+	}
+	transport := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(RequestsPerAddress), Backoff: backoff}
+	client := &http.Client{Transport: transport}
+	for range 2 {
+		res, err := client.Get(server.URL)
+		var quota *rules.QuotaError
+		if errors.As(err, &quota) {
+			fmt.Println("not sent: wait", quota.RetryAfter)
+			continue
+		}
+		res.Body.Close()
+		fmt.Println(res.Status)
+	}
+	// Output:
+	// 429 Too Many Requests
+	// not sent: wait 34s
+}
+
 // Of a flood of denials the log has one line for each client and minute.
-func ExampleLogDenials() {
+func ExampleMiddleware_logDenials() {
 	limiter := open()
 	defer limiter.Close()
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
@@ -253,7 +303,7 @@ func ExampleLogDenials() {
 			return a
 		},
 	}))
-	opts := &httplimit.Options{Observers: []httplimit.Observer{httplimit.LogDenials(logger, time.Minute)}}
+	opts := &httplimit.Options{Observers: []httplimit.Observer{rules.LogDenials[*http.Request](logger, time.Minute)}}
 	h := httplimit.Middleware(limiter, opts, httplimit.Rule{Key: httplimit.ByIP(RequestsPerServer)})(wrongPassword)
 	for range 100 {
 		ask(h)

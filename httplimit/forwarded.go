@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"github.com/stint-go/stint/internal/spell"
 )
 
 // fromRight yields the entries of a list, which may have several lines. The
@@ -57,16 +59,16 @@ func parseNode(node string) (netip.Addr, bool) {
 	if inner, ok := strings.CutPrefix(node, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok {
 			addr, err := netip.ParseAddr(inner)
-			return plain(addr), err == nil && addr.Is6()
+			return spell.Address(addr), err == nil && addr.Is6()
 		}
 	}
-	if strings.Contains(node, ":") {
+	if strings.HasPrefix(node, "[") || strings.Count(node, ":") == 1 { // not a bare IPv6 address
 		if withPort, err := netip.ParseAddrPort(node); err == nil {
-			return plain(withPort.Addr()), true
+			return spell.Address(withPort.Addr()), true
 		}
 	}
 	addr, err := netip.ParseAddr(node)
-	return plain(addr), err == nil
+	return spell.Address(addr), err == nil
 }
 
 // token is a token of RFC 9110. A forwardedPair is a parameter of a Forwarded

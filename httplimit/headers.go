@@ -2,8 +2,13 @@ package httplimit
 
 import (
 	"encoding/base64"
+	"hash/maphash"
+	"math"
 	"net/http"
 	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/rules"
@@ -66,24 +71,71 @@ func (m *middleware) writeFields(w http.ResponseWriter, p *pass) {
 	case Standard:
 		m.writeStandard(w.Header(), p)
 	case XRateLimit:
-		m.writeStrictest(w.Header(), p, "X-Ratelimit-")
+		m.writeStrictest(w.Header(), p, &xRateLimitFields)
 	case Draft06:
-		m.writeStrictest(w.Header(), p, "Ratelimit-")
+		m.writeStrictest(w.Header(), p, &draft06Fields)
 	}
 }
 
+var (
+	standardFields   = [...]string{policyField, stateField}
+	xRateLimitFields = [...]string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}
+	draft06Fields    = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
+)
+
+// before returns the values that the fields had when the first pass with these
+// Headers began: those of middleware around it that is not in its context. It
+// returns nil if there were none.
+func (m *middleware) before(h http.Header, p *pass, fields []string) (values []string) {
+	first := p
+	for p := p.Outer(); p != nil; p = p.Outer() {
+		if p.Owner().(*middleware).opts.Headers == m.opts.Headers {
+			first = p
+		}
+	}
+	sw, kept := first.Data.(*statusWriter)
+	if kept && sw.told {
+		return sw.before
+	}
+	if len(h[fields[0]]) > 0 {
+		for _, field := range fields {
+			values = append(values, strings.Join(h[field], ", "))
+		}
+	}
+	if kept {
+		sw.told, sw.before = true, values
+	}
+	return values
+}
+
+// outermost returns the first pass that a request began.
+func outermost(p *pass) *pass {
+	for p.Outer() != nil {
+		p = p.Outer()
+	}
+	return p
+}
+
 func (m *middleware) writeStandard(h http.Header, p *pass) {
+	before := m.before(h, p, standardFields[:])
+	if a, fixed := m.alone(p); fixed != nil && before == nil {
+		left, window := a.state(fixed)
+		h[policyField], h[stateField] = fixed.value, states.of(uint64(left<<20^window), fieldState{fixed, left, window}, fieldState.value)
+		return
+	}
 	var room [2][128]byte
-	policies, states, denied := room[0][:0], room[1][:0], false
-	for p := p.Outermost(); p != nil; p = p.Inner() {
+	policies, states := room[0][:0], room[1][:0]
+	if before != nil {
+		policies, states = append(policies, before[0]...), append(states, before[1]...)
+	}
+	for p := outermost(p); p != nil; p = p.Inner() {
 		by := p.Owner().(*middleware)
 		for d := range p.Each {
 			a := by.shown(d)
 			if !m.tells(by, a) {
 				continue
 			}
-			denied = denied || !a.Allowed
-			policies, states = appendFields(policies, states, a)
+			policies, states = appendFields(policies, states, a, m.policyOf(a))
 			if of := by.opts.PartitionKey; of != nil {
 				pk := of(a.Key)
 				policies = appendBytes(append(policies, keyParam...), pk)
@@ -91,28 +143,29 @@ func (m *middleware) writeStandard(h http.Header, p *pass) {
 			}
 		}
 	}
-	if len(states) == 0 {
-		return
+	if len(states) > 0 {
+		h[policyField], h[stateField] = valueOf(0, policies), valueOf(1, states)
 	}
-	h[policyField], h[stateField] = m.values(policies, states, denied)
 }
 
-// values returns the values of the fields. Most responses have the policy of the
-// last denial, and many denials its state too: they share its strings.
-func (m *middleware) values(policies, states []byte, denied bool) (policy, state []string) {
-	last := m.fields.Load()
-	fields := last
-	switch {
-	case last == nil || last[0] != string(policies):
-		both := string(append(policies, states...))
-		fields = &[2]string{both[:len(policies)], both[len(policies):]}
-	case last[1] != string(states):
-		fields = &[2]string{last[0], string(states)}
+// alone returns the decision and the policy of a request whose fields show one rule
+// of a fixed policy, and nil otherwise.
+func (m *middleware) alone(p *pass) (a shown, fixed *policy) {
+	if m.opts.PartitionKey != nil || p.Outer() != nil || p.Inner() != nil {
+		return a, nil
 	}
-	if fields != last && (denied || last == nil) {
-		m.fields.Store(fields)
+	for d := range p.Each {
+		if one := m.shown(d); one.tells() {
+			if a.Decision != nil {
+				return a, nil
+			}
+			a = one
+		}
 	}
-	return fields[:1:1], fields[1:]
+	if a.Decision == nil {
+		return a, nil
+	}
+	return a, m.policyOf(a)
 }
 
 // tells reports whether this middleware writes a decision of another one into its
@@ -121,24 +174,75 @@ func (m *middleware) tells(by *middleware, a shown) bool {
 	return by.opts.Headers == m.opts.Headers && a.tells()
 }
 
+// policy is what does not change of the fields of a limit.
+type policy struct {
+	label    string
+	limit    stint.Limit // follows no calendar
+	interval time.Duration
+	quoted   string   // the label
+	value    []string // of RateLimit-Policy
+}
+
+// policyOf returns the policy of a decision, or nil if it is made each time: for an
+// override, a quota that follows the calendar, or a bound on requests in flight.
+func (m *middleware) policyOf(a shown) *policy {
+	at := &m.policies[int(a.Key.Name)%len(m.policies)]
+	p := at.Load()
+	for i := 1; i < len(m.policies) && p != nil && p.label != a.Label; i++ { // the place of another limit
+		at = &m.policies[(int(a.Key.Name)+i)%len(m.policies)]
+		p = at.Load()
+	}
+	if p != nil && p.limit == a.Limit && p.label == a.Label && a.InFlight.Limit == 0 {
+		return p
+	}
+	spec, _ := m.lim.Limits().Spec(a.Key.Name)
+	if a.InFlight.Limit == 0 && !a.Limit.FollowsCalendar() && spec.Limit == a.Limit {
+		text, _ := appendFields(nil, nil, a, nil)
+		p = &policy{a.Label, a.Limit, a.Limit.Interval(), string(appendString(nil, a.Label)), []string{string(text)}}
+		at.Store(p)
+		return p
+	}
+	return nil
+}
+
+// fieldState is what RateLimit says of a rule with a fixed policy.
+type fieldState struct {
+	*policy
+	left, window int64
+}
+
+var states recent[fieldState, []string]
+
+// value returns the value of RateLimit.
+func (s fieldState) value() []string {
+	return []string{string(appendState([]byte(s.quoted), s.left, s.window))}
+}
+
+func appendState(b []byte, left, window int64) []byte {
+	b = appendInt(append(b, leftParam...), left)
+	return appendInt(append(b, resetParam...), window)
+}
+
 // appendFields appends a rule to RateLimit-Policy and RateLimit.
-func appendFields(policies, states []byte, a shown) ([]byte, []byte) {
+func appendFields(policies, states []byte, a shown, fixed *policy) ([]byte, []byte) {
 	if len(states) > 0 {
 		policies, states = append(policies, ", "...), append(states, ", "...)
 	}
-	before := len(policies)
-	policies = appendString(policies, a.Label)
-	states = append(states, policies[before:]...)
-	policies = appendInt(append(policies, quotaParam...), a.quota())
-	if a.concurrent() {
-		policies = append(policies, concurrentUnit...)
+	if fixed != nil {
+		policies, states = append(policies, fixed.value[0]...), append(states, fixed.quoted...)
 	} else {
-		policies = appendInt(append(policies, windowParam...), seconds(a.window()))
+		before := len(policies)
+		policies = appendString(policies, a.Label)
+		states = append(states, policies[before:]...)
+		policies = appendInt(append(policies, quotaParam...), a.quota())
+		if a.concurrent() {
+			policies = append(policies, concurrentUnit...)
+		} else {
+			policies = appendInt(append(policies, windowParam...), seconds(a.window()))
+		}
 	}
-	left, window := a.state()
-	states = appendInt(append(states, leftParam...), left)
-	states = appendInt(append(states, resetParam...), window)
-	return policies, states
+	left, window := a.state(fixed)
+	return policies, appendState(states, left, window)
 }
 
 // RateLimit returns the values of RateLimit-Policy and RateLimit for decisions of
@@ -149,7 +253,7 @@ func RateLimit(lim stint.Decider, ds []rules.Decision) (policy, state string) {
 	policies, states := room[0][:0], room[1][:0]
 	for i := range ds {
 		if a := (shown{&ds[i], lim}); a.tells() {
-			policies, states = appendFields(policies, states, a)
+			policies, states = appendFields(policies, states, a, nil)
 		}
 	}
 	return string(policies), string(states)
@@ -157,10 +261,11 @@ func RateLimit(lim stint.Decider, ds []rules.Decision) (policy, state string) {
 
 // writeStrictest writes the rule that denied with the longest wait, or else
 // the one with the fewest tokens left.
-func (m *middleware) writeStrictest(h http.Header, p *pass, prefix string) {
+func (m *middleware) writeStrictest(h http.Header, p *pass, fields *[3]string) {
+	before := m.before(h, p, fields[:])
 	var strictest rules.Decision
 	found, a := false, m.shown(&strictest)
-	for p := p.Outermost(); p != nil; p = p.Inner() {
+	for p := outermost(p); p != nil; p = p.Inner() {
 		by := p.Owner().(*middleware)
 		for d := range p.Each {
 			if other := by.shown(d); m.tells(by, other) && (!found || other.stricterThan(a)) {
@@ -168,13 +273,63 @@ func (m *middleware) writeStrictest(h http.Header, p *pass, prefix string) {
 			}
 		}
 	}
-	if !found {
-		return
+	left, window := int64(math.MaxInt64), int64(0)
+	if found {
+		left, window = a.state(nil)
 	}
-	left, window := a.state()
-	h[prefix+"Limit"] = []string{strconv.FormatInt(a.quota(), 10)}
-	h[prefix+"Remaining"] = []string{strconv.FormatInt(left, 10)}
-	h[prefix+"Reset"] = []string{strconv.FormatInt(window, 10)}
+	if before != nil && (!found || a.Allowed) {
+		if least, err := strconv.ParseInt(before[1], 10, 64); err == nil && least <= left {
+			for i, field := range fields {
+				h[field] = []string{before[i]}
+			}
+			return
+		}
+	}
+	if found {
+		var room [20]byte
+		for i, n := range [...]int64{a.quota(), left, window} {
+			h[fields[i]] = valueOf(i, strconv.AppendInt(room[:0], n, 10))
+		}
+	}
+}
+
+// latelySeed hashes the texts of fields that were sent lately.
+var latelySeed = maphash.MakeSeed()
+
+// lately has values of fields that were sent lately, by their hash. It has a table for
+// the first field of a response, and so on: two values of one response that share a place
+// would be made anew for each request.
+var lately [3][1024]atomic.Pointer[[1]string]
+
+// valueOf returns the value of the n-th field.
+func valueOf(n int, b []byte) []string {
+	at := &lately[n][maphash.Bytes(latelySeed, b)%uint64(len(lately[n]))]
+	value := at.Load()
+	if value == nil || value[0] != string(b) {
+		value = &[1]string{string(b)}
+		at.Store(value)
+	}
+	return value[:]
+}
+
+// recent has what was made lately, by what it was made of. Most is wanted again, and
+// then takes no time and no allocation.
+type recent[K comparable, V any] [1024]atomic.Pointer[made[K, V]]
+
+type made[K comparable, V any] struct {
+	of K
+	as V
+}
+
+// of returns what is made of a key with that hash.
+func (r *recent[K, V]) of(hash uint64, key K, make func(K) V) V {
+	at := &r[hash*0x9E3779B97F4A7C15>>54] // 2⁶⁴ ÷ the golden ratio
+	m := at.Load()
+	if m == nil || m.of != key {
+		m = &made[K, V]{key, make(key)}
+		at.Store(m)
+	}
+	return m.as
 }
 
 // appendString appends a String of RFC 9651. Bytes that are not printable

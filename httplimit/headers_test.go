@@ -1,8 +1,10 @@
 package httplimit
 
 import (
+	"fmt"
 	"math"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 )
 
 func TestHeaders(t *testing.T) {
-	two := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}}
+	two := []Rule{{Key: ByIP(perAddress)}, {Key: Single(everyone)}}
 	hourly := map[stint.Name]stint.Limit{everyone: stint.PerHour(2)}
 	large := map[stint.Name]stint.Limit{everyone: {Burst: math.MaxInt32 * 1_000_000_000, Count: 1e9, Period: time.Second}}
 	blocked := map[stint.Name]stint.Limit{perAddress: stint.Blocked}
@@ -45,6 +47,12 @@ func TestHeaders(t *testing.T) {
 		"partition key": {opts: partition, rules: two[:1], script: `
 			200: 200
 			Fields: Ratelimit "address";r=4;t=12;pk=:/wE=: / Ratelimit-Policy "address";q=5;w=60;pk=:/wE=:`},
+		"7/1h": {limits: map[stint.Name]stint.Limit{perAddress: stint.PerHour(7), everyone: stint.PerMinute(11)}, rules: two, script: `
+			200: 200
+			RateLimit-Policy: "address";q=7;w=3600, "everyone";q=11;w=60`},
+		"20 of 7/1h": {limits: map[stint.Name]stint.Limit{perAddress: stint.PerHour(7).WithBurst(20)}, rules: two[:1], script: `
+			200: 200
+			RateLimit-Policy: "address";q=20;w=10286`},
 		"label not in ASCII": {rules: []Rule{{Key: ByIP(oddLabel), Cost: 5}}, script: `
 			200: 200
 			RateLimit: "Gr%c3%b6%c3%9fe \"100%25\" \\";r=0;t=12
@@ -81,7 +89,7 @@ func TestHeaders(t *testing.T) {
 // Each middleware writes its own rules by its own Options, even if nested.
 func TestHeadersNested(t *testing.T) {
 	partition := Options{PartitionKey: func(stint.Key) []byte { return []byte("x") }}
-	address, shared := []Rule{{Key: ByIP(perAddress)}}, []Rule{{Key: Shared(everyone)}}
+	address, shared := []Rule{{Key: ByIP(perAddress)}}, []Rule{{Key: Single(everyone)}}
 	const inner = ` Ratelimit "address";r=4;t=12 / Ratelimit-Policy "address";q=5;w=60`
 	for name, tc := range map[string]struct {
 		outerOpts, opts Options
@@ -98,12 +106,12 @@ func TestHeadersNested(t *testing.T) {
 				` / Ratelimit-Policy "everyone";q=5;w=60, "address";q=5;w=60;pk=:eA==:`},
 		"the same bucket": {partition, Options{}, address, ` Ratelimit "address";r=4;t=12;pk=:eA==:, "address";r=3;t=12` +
 			` / Ratelimit-Policy "address";q=5;w=60;pk=:eA==:, "address";q=5;w=60`},
-		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone), Cost: 2}},
+		"two kinds": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Single(everyone), Cost: 2}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
-		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Shared(everyone),
+		"two kinds, after the status": {Options{Headers: XRateLimit}, Options{}, []Rule{{Key: Single(everyone),
 			Refund: rules.OneOf(200)}},
 			inner + ` / X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 5 / X-Ratelimit-Reset 12`},
-		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Shared(everyone), Cost: 2}},
+		"one kind": {Options{Headers: XRateLimit}, Options{Headers: XRateLimit}, []Rule{{Key: Single(everyone), Cost: 2}},
 			` X-Ratelimit-Limit 5 / X-Ratelimit-Remaining 3 / X-Ratelimit-Reset 12`},
 	} {
 		t.Run(name, scenario{opts: tc.opts, outerOpts: tc.outerOpts, outer: tc.outer, rules: address,
@@ -112,7 +120,7 @@ func TestHeadersNested(t *testing.T) {
 	// net/http may be writing a value that nested middleware replaces.
 	t.Run("values stay", func(t *testing.T) {
 		lim, _ := newLimiter(t, nil)
-		nested := Middleware(lim, nil, Rule{Key: Shared(everyone)})(http.HandlerFunc(status))
+		nested := Middleware(lim, nil, Rule{Key: Single(everyone)})(http.HandlerFunc(status))
 		var before []string
 		w := answerTo(Middleware(lim, nil, Rule{Key: ByIP(perAddress)})(http.HandlerFunc(
 			func(w http.ResponseWriter, r *http.Request) {
@@ -145,6 +153,8 @@ func TestState(t *testing.T) {
 		"none left for a while":    {true, 1, 0, 0, 50 * time.Second, 0, 0, 2},
 		"none left, nearly one":    {true, 1, 0, 0, 48*time.Second + 1, 0, 0, 1},
 		"none left, others queue":  {true, 1, 0, 0, 96 * time.Second, 0, 0, 48},
+		"one spent, two kept":      {true, 1, 2, 0, 12 * time.Second, 0, 2, 12}, // by a total, for its floors
+		"three spent, one kept":    {true, 1, 1, 0, 36*time.Second - 1, 0, 1, 12},
 		"denied":                   {false, 1, 0, 1, 48*time.Second + 1, 0, 0, 1},
 		"denied, costs more":       {false, 5, 4, 12 * time.Second, 12 * time.Second, 0, 4, 12},
 		"denied, costs much more":  {false, 5, 2, 36 * time.Second, 36 * time.Second, 0, 2, 12},
@@ -152,12 +162,15 @@ func TestState(t *testing.T) {
 		"held, empty":              {false, 1, 0, 24 * time.Hour, time.Minute, 0, 0, 86400},
 		"held, full":               {false, 1, 5, time.Hour, 0, 0, 0, 3600},
 		"locked out by this":       {true, 1, 0, 0, 60 * time.Second, time.Hour, 0, 3600},
-		"locked out for less than": {true, 1, 0, 0, 60 * time.Second, time.Second + 1, 0, 2},
+		"locked out for less than": {true, 1, 0, 0, 60 * time.Second, time.Second + 1, 0, 12}, // until the next token
+		"locked out with a token":  {true, 2, 1, 0, 48 * time.Second, time.Second + 1, 0, 2},
 	} {
 		a := shown{Decision: &rules.Decision{Locked: tc.locked, Cost: tc.cost, Decision: stint.Decision{
 			Allowed: tc.allowed, Remaining: tc.remaining, RetryAfter: tc.retry, ResetAfter: tc.full, Limit: limit,
 		}}}
-		left, window := a.state()
+		left, window := a.state(nil)
+		require.Equal(t, [2]int64{tc.left, tc.window}, [2]int64{left, window}, name)
+		left, window = a.state(&policy{interval: limit.Interval()})
 		require.Equal(t, [2]int64{tc.left, tc.window}, [2]int64{left, window}, name)
 		retry := max(1, seconds(a.RetryAfter))
 		require.True(t, a.Allowed || window <= retry, "%s: Retry-After ends before the window", name)
@@ -170,7 +183,7 @@ func TestRateLimit(t *testing.T) {
 	var ds []rules.Decision
 	h := Middleware(lim, nil,
 		Rule{Key: ByIP(perAddress), InFlight: 3}, Rule{Key: ByIP(perKey)}, Rule{Key: ByIP(off)}, Rule{Key: ByIP(perIP)},
-		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Shared(everyone), Count: ServerError},
+		Rule{Key: ByIP(failures), Shadow: true}, Rule{Key: Single(everyone), Count: ServerError},
 	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ds = rules.Decisions(r.Context()) }))
 	w := answerTo(h, withKey(""))
 	policy, state := RateLimit(lim, ds)
@@ -179,4 +192,41 @@ func TestRateLimit(t *testing.T) {
 	require.Contains(t, policy, `"key";q=2;w=3600`)
 	policy, state = RateLimit(lim, nil)
 	require.Empty(t, policy+state)
+}
+
+// A lock-out that ends before the bucket has a token is not what the client waits
+// for: the answer that locks out says the same as the next one.
+func TestHeadersOfAShortLockOut(t *testing.T) {
+	for name, limit := range map[string]stint.Limit{"rolling": stint.PerHour(3), "calendar": stint.EachDay(3, time.UTC)} {
+		for _, headers := range []Headers{Standard, XRateLimit} {
+			lim, clock := newLimiter(t, map[stint.Name]stint.Limit{failures: limit})
+			clock.pass(12*time.Hour - clock.now().Sub(clock.now().Truncate(24*time.Hour)) + time.Second)
+			h := Middleware(lim, &Options{Headers: headers}, Rule{Key: ByIP(failures), Count: AuthFailed, LockOut: 5 * time.Minute})(
+				http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }))
+			fields := func() string {
+				f := answerTo(h, withKey("")).Header()
+				return fmt.Sprint(f["Ratelimit"], f["X-Ratelimit-Remaining"], f["X-Ratelimit-Reset"])
+			}
+			fields()
+			fields()
+			third, next := fields(), fields()
+			require.Equal(t, next, third, name)
+			if name == "rolling" {
+				require.Contains(t, third, "1200")
+			}
+		}
+	}
+}
+
+// After a refund the bucket is full, whatever time the handler took: the fields say
+// so, and not that a part of a token is missing.
+func TestHeadersOfARefund(t *testing.T) {
+	var now atomic.Int64
+	now.Store(1e18)
+	limits := testLimits(t, map[stint.Name]stint.Limit{perAddress: stint.PerMinute(10)})
+	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return time.Unix(0, now.Add(1000)) }})
+	require.NoError(t, err)
+	defer lim.Close()
+	h := Middleware(lim, nil, Rule{Key: ByIP(perAddress), Refund: rules.OneOf(200)})(http.HandlerFunc(status))
+	require.Equal(t, `"address";r=10;t=6`, answerTo(h, withKey("")).Header().Get("RateLimit"))
 }

@@ -54,8 +54,8 @@ func ByPathValue(name stint.Name, wildcard string) KeyFunc {
 	return func(r *http.Request) (stint.Key, error) { return sent(name, r.PathValue(wildcard)) }
 }
 
-// Shared finds the one bucket of a limit whose IDFormat is stint.Shared.
-func Shared(name stint.Name) KeyFunc {
+// Single finds the one bucket of a limit whose IDFormat is stint.Single.
+func Single(name stint.Name) KeyFunc {
 	return func(*http.Request) (stint.Key, error) { return name.Key(""), nil }
 }
 

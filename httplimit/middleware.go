@@ -26,14 +26,14 @@ import (
 // spent if the inner middleware denies.
 //
 // Middlewares are independent of each other, as the doors of package rules are.
-// Nested ones with the same Headers write their rules into the same fields, each
-// with its own PartitionKey.
+// Nested ones with the same Headers write their rules into the same fields of a
+// response, each with its own PartitionKey.
 //
-// If rules that apply to one request are shares of one total, the request spends
-// from the total once for each rule: the sum of their costs.
+// At most one of the rules that apply to a request may be a share of a total: with
+// two, package shares returns an error.
 //
-// Similar denials share the values of header fields. Do not change such a value
-// in place. The methods of http.Header do not.
+// Responses share the values of header fields. Do not change such a value in place.
+// The methods of http.Header do not.
 func Middleware(lim stint.Decider, opts *Options, rs ...Rule) func(http.Handler) http.Handler {
 	m := &middleware{lim: lim}
 	if opts != nil {
@@ -44,6 +44,7 @@ func Middleware(lim stint.Decider, opts *Options, rs ...Rule) func(http.Handler)
 		Matched:   keepBody,
 		OnUnix:    func(r *http.Request) bool { return isUnix(r.Context()) },
 		FailOpen:  m.opts.FailOpen,
+		Decisions: m.opts.Decisions,
 		Observers: m.opts.Observers,
 		Owner:     m,
 	}, rs...)
@@ -58,12 +59,11 @@ type middleware struct {
 	door *rules.Door[*http.Request, int]
 	opts Options
 
-	denial atomic.Pointer[denial]
-	fields atomic.Pointer[[2]string] // of the last denial: RateLimit-Policy, RateLimit
+	policies [8]atomic.Pointer[policy] // by Name, or in the next free place
 }
 
-// pass is a request in one middleware. Its Data is a *statusWriter if a rule needs
-// the status.
+// pass is a request in one middleware. Its Data is a *statusWriter if it is in the
+// context of the handler.
 type pass = rules.Pass[*http.Request, int]
 
 // serve decides on a request, and runs the handler unless it is denied.
@@ -78,29 +78,32 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		next.ServeHTTP(w, r)
 		return
 	}
-	inner := r
-	if d.Allowed || m.opts.Denied != nil {
-		p.Keep()
-		inner = r.WithContext(p)
-		p.Request = inner
-		defer keepFiles(r, inner)
-	}
 	defer p.Leave()
+	switch {
+	case d.Allowed && !p.InContext():
+		m.writeFields(w, p)
+		next.ServeHTTP(w, r)
+		return
+	case !d.Allowed && m.opts.Denied == nil:
+		m.deny(w, r, p, d)
+		return
+	}
+	inner := r.WithContext(p.Context())
+	p.Request = inner
+	defer keepFiles(r, inner)
+	sw := &statusWriter{ResponseWriter: w, by: m, pass: p}
+	p.Data = sw
 	if !d.Allowed {
+		sw.chosen.Store(true) // it is not the handler's
 		m.deny(w, inner, p, d)
 		return
 	}
-	if m.writeFields(w, p); p.Changes() {
-		m.await(w, inner, p, next)
-		return
-	}
-	next.ServeHTTP(w, inner)
+	m.writeFields(w, p)
+	m.await(sw, inner, next)
 }
 
 // await runs the handler, and tells the rules its status.
-func (m *middleware) await(w http.ResponseWriter, r *http.Request, p *pass, next http.Handler) {
-	sw := &statusWriter{ResponseWriter: w, by: m, pass: p}
-	p.Data = sw
+func (m *middleware) await(sw *statusWriter, r *http.Request, next http.Handler) {
 	defer func() {
 		if v := recover(); v != nil {
 			sw.choose(http.StatusInternalServerError)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,10 +21,11 @@ func TestNew(t *testing.T) {
 	require.Panics(t, func() { Middleware(nil, nil) })
 	require.Panics(t, func() { Middleware(lim, nil, Rule{Key: ByIP(perAddress), Pattern: "login"}) })
 	require.Panics(t, func() { ClientAddress{IPv6Bits: 129}.ByIP(perAddress) })
+	require.Panics(t, func() { ClientAddress{IPv4Bits: 33}.ByIP(perAddress) })
 }
 
 func TestMiddleware(t *testing.T) {
-	both := []Rule{{Key: ByIP(perAddress)}, {Key: Shared(everyone)}, {Key: ByHeader(off, "X-Key"), Optional: true}}
+	both := []Rule{{Key: ByIP(perAddress)}, {Key: Single(everyone)}, {Key: ByHeader(off, "X-Key"), Optional: true}}
 	address := func(ru Rule) []Rule { ru.Key = ByIP(perAddress); return []Rule{ru} }
 	closes := func(lim limiter, _ *testClock) { lim.Close() }
 	own := func(*http.Request) (stint.Key, error) { return stint.Key{}, errors.New("own") }
@@ -90,7 +93,7 @@ func TestMiddleware(t *testing.T) {
 			Error: own
 			200: 429
 			Error: own`},
-		"closed before the handler": {rules: address(Rule{}), outer: []Rule{{Key: Shared(everyone)}}, inside: closes,
+		"closed before the handler": {rules: address(Rule{}), outer: []Rule{{Key: Single(everyone)}}, inside: closes,
 			script: `
 			200: 200
 			200: 503`},
@@ -120,7 +123,7 @@ func TestObservers(t *testing.T) {
 		Rule{Key: ByIP(failures), Count: rules.OneOf(200)},
 		Rule{Key: ByHeader(perNumber, "X-Key"), Shadow: true},
 	)(http.HandlerFunc(status))
-	outer := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
+	outer := Middleware(lim, &Options{Decisions: true}, Rule{Key: ByIP(perAddress)})
 	require.Equal(t, 200, answerTo(h, withKey("x")).Code)
 	require.Equal(t, 200, answerTo(outer(h), withKey("x")).Code)
 	require.Equal(t, []int{0, 0, 1, 1, 1, 2}, asked) // the error, the check, and the spend
@@ -171,12 +174,46 @@ func TestAllocations(t *testing.T) {
 	if testlength.Race {
 		t.Skip("the race detector makes a sync.Pool forget")
 	}
-	lim := newMemLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000)}, nil)
+	lim := newMemLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerSecond(1_000_000_000), everyone: stint.PerSecond(1_000_000_000)}, nil)
 	spend(t, lim, failures.Key("192.0.2.1"), 5)
+	spend(t, lim, failures.Key("2001:db8::/64"), 5)
+	spend(t, lim, perKey.Key("used"), 5)
+	used := func(*http.Request) (stint.Key, error) { return perKey.Key("used"), nil }
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for name, most := range map[stint.Name]float64{perAddress: 4, failures: 0} {
-		h := Middleware(lim, nil, Rule{Key: ByIP(name)})(empty)
-		r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
-		require.LessOrEqual(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), most, name)
+	proxied := ClientAddress{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	for _, name := range []stint.Name{perAddress, failures} { // allowed and denied
+		for _, headers := range []Headers{Standard, XRateLimit, NoHeaders} {
+			for n, rules := range [][]Rule{{{Key: ByIP(name)}}, {{Key: ByIP(name)}, {Key: Single(everyone)}}, {{Key: ByIP(name), InFlight: 8}}, {{Key: proxied.ByIP(name)}}, {{Key: ByIP(name)}, {Key: used}}} {
+				h := Middleware(lim, &Options{Headers: headers}, rules...)(empty)
+				for _, peer := range [][]string{{"192.0.2.1:1234"}, {"[2001:db8::1]:1234"}, {"10.0.0.1:1234", "2001:db8::2, 192.0.2.1"}, {"10.0.0.1:1234", "2001:db8::1"}} {
+					r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
+					r.RemoteAddr, r.Header["X-Forwarded-For"] = peer[0], peer[1:]
+					require.Zero(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }), "%d, headers %d, rules %d, %v", name, headers, n, peer)
+				}
+			}
+		}
 	}
+}
+
+// A request by several rules allocates nothing, whatever the numbers of their limits.
+func TestManyPolicies(t *testing.T) {
+	if testlength.Race {
+		t.Skip("the race detector makes a sync.Pool forget")
+	}
+	names, labels := stint.Names{}, []string{"a", "b", "c"}
+	var rules []Rule
+	for i, label := range labels {
+		name := stint.Name(1 + 8*i)
+		names[name] = stint.NameSpec{Label: label, IDs: stint.Single, Limit: stint.PerSecond(1_000_000_000)}
+		rules = append(rules, Rule{Key: Single(name)})
+	}
+	limits, err := stint.NewLimits(names)
+	require.NoError(t, err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, lim.Close()) })
+	h := Middleware(lim, nil, rules...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	r, w := httptest.NewRequest("GET", "/", nil), &discard{header: make(http.Header)}
+	require.Zero(t, testing.AllocsPerRun(200, func() { clear(w.header); h.ServeHTTP(w, r) }))
+	require.Equal(t, 3, strings.Count(w.header.Get("RateLimit-Policy"), "q=1000000000"))
 }

@@ -29,6 +29,10 @@ type Options struct {
 	// with 400 in any case.
 	FailOpen bool
 
+	// Decisions lets handlers read what was decided, with rules.Decisions, if no
+	// rule can change it later. It costs two allocations for each request.
+	Decisions bool
+
 	// Observers receive every decision and error. The first in the slice is called
 	// first.
 	Observers []Observer

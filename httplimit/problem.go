@@ -29,18 +29,16 @@ type problem struct {
 }
 
 var (
-	badRequest = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The request has no valid id, such as a key or an address. Its limit needs one.", "")
-	neverAdmitted = newProblem(http.StatusBadRequest, `"title":"Bad Request"`,
-		"The cost of the request is negative, or more than its limit ever admits.", "")
-	unavailable = newProblem(http.StatusServiceUnavailable, `"title":"Service Unavailable"`,
-		"The server cannot check the limit of the request at present.", "")
+	badRequest = newProblem(http.StatusBadRequest,
+		"The request has no valid id, such as a key or an address. Its limit needs one.")
+	neverAdmitted = newProblem(http.StatusBadRequest,
+		"The cost of the request is negative, or more than its limit ever admits.")
+	unavailable = newProblem(http.StatusServiceUnavailable,
+		"The server cannot check the limit of the request at present.")
 )
 
-// newProblem returns a problem. first and last are the members of its JSON
-// before and after status and detail.
-func newProblem(status int, first, detail, last string) problem {
-	json := fmt.Appendf(nil, `{%s,"status":%d,"detail":"%s"%s}`+"\n", first, status, detail, last)
+func newProblem(status int, detail string) problem {
+	json := fmt.Appendf(nil, `{"title":"%s","status":%d,"detail":"%s"}`+"\n", http.StatusText(status), status, detail)
 	return problem{status, detail, json}
 }
 
@@ -60,61 +58,84 @@ func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d sti
 		forgetContent(w.Header())
 	}
 	m.writeFields(w, p)
-	after := max(1, seconds(d.RetryAfter))
-	if d.RetryAfter == math.MaxInt64 { // stint.Blocked
-		after = 0
+	says := toldOf(p, d.RetryAfter)
+	if says.retryAfter != nil {
+		w.Header()["Retry-After"] = says.retryAfter
 	}
-	last := m.denial.Load()
-	var room [128]byte
-	labels, noPlace := appendViolated(room[:0], p)
-	if last == nil || last.after != after || last.noPlace != noPlace || last.labels != string(labels) {
-		last = &denial{after: after, noPlace: noPlace, labels: string(labels)}
-		detail := "The limit blocks the request."
-		if after > 0 {
-			last.field = []string{strconv.FormatInt(after, 10)}
-			detail = "Try again in " + inWords(d.RetryAfter) + "."
-		}
-		if noPlace {
-			detail = "Too many requests at the same time. Try again when one of them has ended."
-		}
-		last.problem = newProblem(http.StatusTooManyRequests,
-			`"type":"`+QuotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded"`,
-			detail, `,"violated-policies":[`+last.labels+`]`)
-		m.denial.Store(last)
-	}
-	if after > 0 {
-		w.Header()["Retry-After"] = last.field
-	}
-	if m.opts.Denied == nil {
-		last.answer(w, r)
+	if m.opts.Denied != nil {
+		m.opts.Denied(w, r, d)
 		return
 	}
-	m.opts.Denied(w, r, d)
+	answer(w, r, http.StatusTooManyRequests, says.detail, says.json)
 }
 
-// denial is the last answer to a denied request. In a flood, most are the same.
+// denial is what a denied request is told: the answer depends on nothing else.
 type denial struct {
-	problem
-	after   int64    // seconds; 0 means never
-	noPlace bool     // too many requests are in flight
-	field   []string // Retry-After
-	labels  string   // of the limits that denied
+	wait    int64 // in seconds, or never
+	noPlace bool
+	n       int       // how many limits denied
+	labels  [2]string // theirs
 }
 
-// appendViolated appends the labels of the limits that denied, as a JSON list.
-// A String of RFC 9651 is also a JSON string. noPlace reports whether a limit
-// denied because too many requests are in flight.
-func appendViolated(b []byte, p *pass) (labels []byte, noPlace bool) {
+const never = math.MaxInt64 // of stint.Blocked
+
+// denials has answers to denials by one limit or two.
+var denials recent[denial, *told]
+
+// told is an answer. Nobody changes it.
+type told struct {
+	retryAfter   []string // nil: never
+	detail, json []byte
+}
+
+// toldOf returns the answer to a denied request.
+func toldOf(p *pass, wait time.Duration) *told {
+	var room [4]string
+	of, labels := denial{wait: never}, room[:0]
+	if wait != math.MaxInt64 {
+		of.wait = max(1, seconds(wait))
+	}
 	for d := range p.Each {
 		if !d.Allowed && !d.Shadow {
-			if len(b) > 0 {
-				b = append(b, ',')
-			}
-			b = appendString(b, d.Label)
-			noPlace = noPlace || d.InFlight.Denied && !d.InFlight.Shadow
+			of.noPlace = of.noPlace || d.InFlight.Denied && !d.InFlight.Shadow
+			labels = append(labels, d.Label)
 		}
 	}
-	return b, noPlace
+	if of.n = copy(of.labels[:], labels); of.n < len(labels) {
+		return of.told(labels...)
+	}
+	return denials.of(uint64(of.wait), of, func(of denial) *told { return of.told(of.labels[:of.n]...) })
+}
+
+// told returns the answer if limits with these labels denied. A String of RFC 9651 is
+// also a JSON string.
+func (of denial) told(labels ...string) *told {
+	says := new(told)
+	if of.wait != never {
+		says.retryAfter = []string{strconv.FormatInt(of.wait, 10)}
+	}
+	const start = `{"type":"` + QuotaExceeded + `","title":"Request cannot be satisfied as assigned quota has been exceeded",` +
+		`"status":429,"detail":"`
+	b := []byte(start)
+	switch {
+	case of.noPlace:
+		b = append(b, "Too many requests at the same time. Try again when one of them has ended."...)
+	case of.wait == never:
+		b = append(b, "The limit blocks the request."...)
+	default:
+		b = append(appendWords(append(b, "Try again in "...), of.wait), '.')
+	}
+	detail := len(b)
+	b = append(b, `","violated-policies":[`...)
+	for i, label := range labels {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, label)
+	}
+	says.json = append(b, "]}\n"...)
+	says.detail = says.json[len(start):detail]
+	return says
 }
 
 const problemHTML = `<!doctype html>
@@ -139,32 +160,39 @@ var noStore, problemType = []string{"no-store"}, []string{"application/problem+j
 // handler. It comes before other fields, because it costs nothing if there are
 // none.
 func forgetContent(h http.Header) {
+	if len(h) == 0 {
+		return
+	}
 	for _, field := range [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		delete(h, field)
 	}
 }
 
-// answer writes a problem as JSON, HTML or text, as the client prefers.
 func (p *problem) answer(w http.ResponseWriter, r *http.Request) {
+	answer(w, r, p.status, []byte(p.detail), p.json)
+}
+
+// answer writes a problem as JSON, HTML or text, as the client prefers.
+func answer(w http.ResponseWriter, r *http.Request, status int, detail, json []byte) {
 	h := w.Header()
-	title, kind, body := http.StatusText(p.status), problemType, p.json
+	title, kind, body := http.StatusText(status), problemType, json
 	switch preferred(r.Header["Accept"]) {
 	case "text/html":
 		kind = []string{"text/html; charset=utf-8"}
-		body = fmt.Appendf(nil, problemHTML, html.EscapeString(title), html.EscapeString(p.detail))
+		body = fmt.Appendf(nil, problemHTML, html.EscapeString(title), html.EscapeString(string(detail)))
 	case "text/plain", "text/*":
 		kind = []string{"text/plain; charset=utf-8"}
-		body = []byte(title + ". " + p.detail + "\n")
+		body = []byte(title + ". " + string(detail) + "\n")
 	}
 	h["Cache-Control"], h["Content-Type"] = noStore, kind
-	w.WriteHeader(p.status)
+	w.WriteHeader(status)
 	w.Write(body) // the client may have disconnected
 }
 
 // preferred returns what an Accept field prefers: "text/html", "text/plain",
 // "text/*", or "" for JSON, which clients without a preference get.
 func preferred(accept []string) string {
-	if len(accept) == 0 {
+	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" {
 		return ""
 	}
 	best, text := 0.0, ""
@@ -191,16 +219,15 @@ func preferred(accept []string) string {
 	return text
 }
 
-// inWords formats a duration for people, rounded up: "1 second", "5 minutes".
-func inWords(d time.Duration) string {
-	n := max(1, seconds(d))
-	for _, unit := range []struct {
+// appendWords appends seconds for people, rounded up: "1 second", "5 minutes".
+func appendWords(b []byte, n int64) []byte {
+	for _, unit := range [...]struct {
 		seconds int64
 		name    string
-	}{{86400, "day"}, {3600, "hour"}, {60, "minute"}, {1, "second"}} {
+	}{{86400, " days"}, {3600, " hours"}, {60, " minutes"}, {1, " seconds"}} {
 		if n >= 2*unit.seconds {
-			return fmt.Sprintf("%d %ss", (n-1)/unit.seconds+1, unit.name)
+			return append(strconv.AppendInt(b, (n-1)/unit.seconds+1, 10), unit.name...)
 		}
 	}
-	return "1 second"
+	return append(b, "1 second"...)
 }

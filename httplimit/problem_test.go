@@ -67,6 +67,14 @@ func TestProblem(t *testing.T) {
 			require.NotContains(t, res.Header, field)
 		}
 	})
+	t.Run("a Shadow rule is not named", func(t *testing.T) {
+		lim, _ := newLimiter(t, map[stint.Name]stint.Limit{perAddress: stint.PerHour(1), everyone: stint.PerHour(1)})
+		spend(t, lim, local[perAddress], 1)
+		spend(t, lim, everyone.Key(""), 1)
+		shadow := Rule{Key: Single(everyone), Shadow: true}
+		res := get(t, serve(t, Middleware(lim, nil, shadow, Rule{Key: ByIP(perAddress)})(nil)).URL)
+		require.Contains(t, res.body, `"violated-policies":["address"]}`)
+	})
 	t.Run("Options.Denied", func(t *testing.T) {
 		denied := func(w http.ResponseWriter, r *http.Request, d stint.Decision) {
 			w.WriteHeader(http.StatusTeapot)
@@ -85,7 +93,7 @@ func TestInWords(t *testing.T) {
 		2 * time.Minute: "2 minutes", 121 * time.Second: "3 minutes", 2 * time.Hour: "2 hours", 48 * time.Hour: "2 days",
 		119 * time.Minute: "119 minutes", 47 * time.Hour: "47 hours",
 	} {
-		require.Equal(t, want, inWords(d), d)
+		require.Equal(t, want, string(appendWords(nil, seconds(d))), d)
 	}
 }
 
@@ -148,7 +156,7 @@ func TestUploadRemoval(t *testing.T) {
 	full := func(*http.Request) (stint.Key, error) { return perKey.Key("k"), nil }
 	address := Middleware(lim, nil, Rule{Key: ByIP(perAddress)})
 	for name, h := range map[string]http.Handler{
-		"nested":         Middleware(lim, nil, Rule{Key: Shared(everyone)})(address(http.HandlerFunc(read))),
+		"nested":         Middleware(lim, nil, Rule{Key: Single(everyone)})(address(http.HandlerFunc(read))),
 		"after status":   Middleware(lim, nil, Rule{Key: ByIP(failures), Count: AuthFailed})(http.HandlerFunc(read)),
 		"Options.Denied": Middleware(lim, denied, Rule{Key: full})(nil),
 	} {

@@ -2,11 +2,15 @@ package httplimit
 
 import (
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint"
 )
 
 func TestAskedToWait(t *testing.T) {
@@ -23,7 +27,15 @@ func TestAskedToWait(t *testing.T) {
 	}{
 		"seconds":             {429, []string{"Retry-After", "90"}, 90 * time.Second},
 		"503":                 {503, []string{"Retry-After", " 90 "}, 90 * time.Second},
-		"another status":      {404, []string{"Retry-After", "90"}, 0},
+		"banned":              {418, []string{"Retry-After", "90"}, 90 * time.Second}, // Binance
+		"overloaded":          {529, []string{"retry-after", "90"}, 90 * time.Second}, // Anthropic
+		"calm":                {420, []string{"Retry-After", "90"}, 90 * time.Second},
+		"too large for now":   {413, []string{"Retry-After", "90"}, 90 * time.Second},
+		"500":                 {500, []string{"Retry-After", "90"}, 90 * time.Second},
+		"504":                 {504, []string{"Retry-After", date(2 * time.Hour)}, 2 * time.Hour},
+		"404, soon":           {404, []string{"Retry-After", "soon"}, 0},
+		"not ready":           {202, []string{"Retry-After", "90"}, 0},
+		"ready elsewhere":     {303, []string{"Retry-After", "90"}, 0}, // after a POST
 		"date":                {429, []string{"Date", date(0), "Retry-After", date(time.Hour)}, time.Hour},
 		"date that is over":   {429, []string{"Date", date(0), "Retry-After", date(-time.Hour)}, time.Second},
 		"longer of two":       {429, []string{"Retry-After", "90", "Retry-After", "100"}, 100 * time.Second},
@@ -62,9 +74,12 @@ func TestAskedToWait(t *testing.T) {
 		"Reset of draft 06": {200, []string{"RateLimit-Remaining", "0", "RateLimit-Reset", "90"}, 90 * time.Second},
 		"Reset as a date": {200, []string{"X-Rate-Limit-Remaining", "0", "X-Rate-Limit-Reset", date(time.Minute)},
 			time.Minute},
-		"less than nothing": {200, []string{"X-RateLimit-Remaining", "-3", "X-RateLimit-Reset", "90"}, 90 * time.Second},
-		"less than one":     {200, []string{"X-RateLimit-Remaining", "0.9", "X-RateLimit-Reset", "90"}, 90 * time.Second},
-		"one left":          {200, []string{"X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "90"}, 0},
+		"less than nothing": {429, []string{"X-RateLimit-Remaining", "-3", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"no limit":          {200, []string{"X-RateLimit-Remaining", "-1", "X-RateLimit-Reset", "90"}, 0},
+		"a limit of none": {200, []string{"X-RateLimit-Limit", "0", "X-RateLimit-Remaining", "0", "X-RateLimit-Reset",
+			unix(90)}, 0},
+		"less than one": {200, []string{"X-RateLimit-Remaining", "0.9", "X-RateLimit-Reset", "90"}, 90 * time.Second},
+		"one left":      {200, []string{"X-RateLimit-Remaining", "1", "X-RateLimit-Reset", "90"}, 0},
 		"longest of all": {429, []string{"Retry-After", "9", "RateLimit", `"a";r=0;t=20`, "X-RateLimit-Remaining", "0",
 			"X-RateLimit-Reset", "30", "RateLimit-Remaining", "4", "RateLimit-Reset", "900"}, 30 * time.Second},
 		"429, Reset alone":           {429, []string{"X-RateLimit-Reset", "90"}, 90 * time.Second},
@@ -79,6 +94,28 @@ func TestAskedToWait(t *testing.T) {
 		"one of two":                      {200, []string{"RateLimit", `"day";r=5;t=3000, "burst";r=0;t=2`}, 2 * time.Second},
 		"longer policy": {429, []string{"RateLimit", `"a";r=0;t=20`, "RateLimit", `"b";r=0;t=10`,
 			"Retry-After", "1"}, 20 * time.Second},
+		"draft 07":                 {200, []string{"RateLimit", "limit=5, remaining=0, reset=58"}, 58 * time.Second},
+		"draft 07, something left": {200, []string{"RateLimit", "limit=5, remaining=1, reset=58"}, 0},
+		"draft 07, reset alone":    {429, []string{"RateLimit", "reset=58;x=1"}, 58 * time.Second},
+		"OpenAI, requests": {200, []string{"x-ratelimit-limit-requests", "200", "x-ratelimit-remaining-requests", "0",
+			"x-ratelimit-reset-requests", "7m12s", "x-ratelimit-remaining-tokens", "39500", "x-ratelimit-reset-tokens",
+			"15m"}, 7*time.Minute + 12*time.Second},
+		"OpenAI, tokens": {429, []string{"retry-after-ms", "2590", "retry-after", "3", "x-ratelimit-remaining-requests",
+			"9", "x-ratelimit-reset-requests", "6m0s", "x-ratelimit-remaining-tokens", "0", "x-ratelimit-reset-tokens",
+			"2m59.56s"}, 179560 * time.Millisecond},
+		"Azure":               {429, []string{"retry-after-ms", "2590"}, 2590 * time.Millisecond},
+		"Cosmos":              {429, []string{"x-ms-retry-after-ms", "86400000"}, 24 * time.Hour},
+		"503 in milliseconds": {503, []string{"retry-after-ms", "20"}, 20 * time.Millisecond},
+		"403 in milliseconds": {403, []string{"retry-after-ms", ""}, time.Second},
+		"Cerebras": {200, []string{"x-ratelimit-remaining-requests-day", "0", "x-ratelimit-reset-requests-day",
+			"33011.5", "x-ratelimit-remaining-tokens-minute", "0", "x-ratelimit-reset-tokens-minute", "11.382867097854614"},
+			33011500 * time.Millisecond},
+		"Anthropic": {200, []string{"anthropic-ratelimit-requests-limit", "50", "anthropic-ratelimit-requests-remaining",
+			"0", "anthropic-ratelimit-requests-reset", "2021-02-03T04:05:27Z", "anthropic-ratelimit-input-tokens-remaining",
+			"0", "anthropic-ratelimit-input-tokens-reset", "2021-02-03T05:06:06+01:00",
+			"anthropic-ratelimit-output-tokens-remaining", "8000", "anthropic-ratelimit-output-tokens-reset",
+			"2021-02-03T04:55:06Z", "Date", date(0)}, time.Minute},
+		"Jira": {429, []string{"X-RateLimit-Reset", "2021-02-03T04:07Z", "Date", date(0)}, 114 * time.Second},
 		"longer Retry-After": {429, []string{"RateLimit", `"a";r=0;t=20`, "Retry-After", "21"},
 			21 * time.Second},
 		"does not say how long": {429, []string{"RateLimit", `"a";r=0`}, time.Second},
@@ -111,6 +148,78 @@ func TestAskedToWait(t *testing.T) {
 			}
 			testHold(t, &Transport{Backoff: hook}, tc.status, tc.fields, tc.want)
 		})
+	}
+}
+
+// Retry-After of a redirect is the time until the next request, if the method is
+// idempotent.
+func TestRedirect(t *testing.T) {
+	for method, want := range map[string]time.Duration{"GET": 5 * time.Second, "HEAD": 5 * time.Second, "POST": 0, "PATCH": 0} {
+		inBubble(t, stint.PerSecond(1000), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+			start := time.Now()
+			tr.Base = roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.URL.Path == "/new" {
+					return answered(r, 200), nil
+				}
+				return answered(r, 307, "Location", "/new", "Retry-After", "5"), nil
+			})
+			r, err := http.NewRequest(method, "http://a/old", nil)
+			require.NoError(t, err)
+			res, err := (&http.Client{Transport: tr}).Do(r)
+			require.NoError(t, err)
+			require.Equal(t, 200, res.StatusCode)
+			require.Equal(t, want, time.Since(start), method)
+		})
+	}
+}
+
+// If Retry-After and Reset differ by a thousand times, the smaller was meant.
+func TestMilliseconds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after, reset string
+		want         time.Duration
+		told         bool
+	}{
+		"Retry-After in milliseconds": {"60000", "58", 58 * time.Second, true},
+		"rounded up":                  {"59400", "60", time.Minute, true},
+		"later in the window":         {"60000", "3", 3 * time.Second, true},
+		"Reset in milliseconds":       {"7", "7000", 7 * time.Second, true},
+		"not a thousand times":        {"900", "1", 15 * time.Minute, false},
+		"nearly a thousand times":     {"50000", "60", 50000 * time.Second, false},
+		"only one":                    {"60000", "", 60000 * time.Second, false},
+		"only Reset":                  {"", "60000", 60000 * time.Second, false},
+		"a Reset that is over":        {"60000", "0", 60000 * time.Second, false},
+	} {
+		for _, remaining := range []string{"0", ""} {
+			t.Run(name+", Remaining "+remaining, func(t *testing.T) {
+				told := ""
+				tr := &Transport{OnError: func(_ *http.Request, err error) { told = err.Error() }}
+				testHold(t, tr, 429, []string{"Retry-After", tc.after, "x-ratelimit-reset", tc.reset,
+					"x-ratelimit-remaining", remaining}, tc.want)
+				require.Equal(t, tc.told, told != "", told)
+			})
+		}
+	}
+	told := ""
+	testHold(t, &Transport{OnError: func(_ *http.Request, err error) { told = err.Error() }}, 429,
+		[]string{"Retry-After", "60000", "x-ratelimit-reset", "58"}, 58*time.Second)
+	require.Equal(t, "httplimit: Retry-After is 16h40m0s and Reset 58s, so one of them may be in milliseconds: "+
+		"obeying the shorter", told)
+}
+
+// docs/agents.md lists the fields.
+func TestDialects(t *testing.T) {
+	page, err := os.ReadFile("../docs/agents.md")
+	require.NoError(t, err)
+	for _, d := range dialects {
+		require.Contains(t, string(page), "`"+strings.ToLower(strings.Replace(d.reset, "Reset", "*", 1))+"`")
+		for _, name := range []string{d.limit, d.remaining, d.reset} {
+			require.Equal(t, http.CanonicalHeaderKey(name), name)
+		}
+	}
+	for _, f := range retryFields {
+		require.Contains(t, string(page), "`"+strings.ToLower(f.name)+"`")
+		require.Equal(t, http.CanonicalHeaderKey(f.name), f.name)
 	}
 }
 
@@ -154,7 +263,7 @@ func TestServerTime(t *testing.T) {
 	require.Equal(t, theirs, serverTime("", theirs))
 }
 
-func TestNothingLeft(t *testing.T) {
+func TestPolicies(t *testing.T) {
 	for want, fields := range map[time.Duration][]string{
 		5 * time.Second: {
 			`"a";r=0;t=5`, ` "a";r=0;t=5  `, `a;r=0;t=5`, `"a"; r=0; t=5`, `"a";r=-0;t=5`, `"a";r=0;t=6;t=5`,
@@ -174,8 +283,9 @@ func TestNothingLeft(t *testing.T) {
 		},
 	} {
 		for _, field := range fields {
-			wait, _ := nothingLeft([]string{field})
-			require.Equal(t, want, wait, "%q", field)
+			var a asked
+			a.policies([]string{field})
+			require.Equal(t, want, a.wait, "%q", field)
 		}
 	}
 }

@@ -1,9 +1,7 @@
 package httplimit
 
 import (
-	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/stint-go/stint/rules"
 )
@@ -16,7 +14,8 @@ import (
 // rule applies if its own pattern matches, even if other rules match too. Other
 // spellings of a path, such as "//login" or an encoded one, match too, as does a
 // host in another case. Key and CostFunc read wildcards with PathValue. They may
-// read the body: then put http.MaxBytesHandler around the middleware.
+// read the body: then put http.MaxBytesHandler around the middleware. PostFormValue
+// leaves the form for the handler; who reads Body must replace it.
 type Rule = rules.Rule[*http.Request, int]
 
 // A KeyFunc finds the bucket of a request.
@@ -26,11 +25,6 @@ type KeyFunc = rules.KeyFunc[*http.Request]
 // handler runs, it gets the request as the middleware received it, and then as the
 // handler does.
 type Observer = rules.Observer[*http.Request]
-
-// LogDenials is [rules.LogDenials] for Options.Observers.
-func LogDenials(logger *slog.Logger, every time.Duration) Observer {
-	return rules.LogDenials[*http.Request](logger, every)
-}
 
 // AuthFailed reports whether a status says that the client failed to
 // authenticate, or is not authorized: 401 or 403.

@@ -15,7 +15,6 @@ func TestRules(t *testing.T) {
 		t.Parallel()
 		rulestest.Run(t, rulestest.HTTP, rulestest.Limiter())
 	})
-	t.Run("moved clock", func(t *testing.T) { rulestest.RunMovedClock(t, rulestest.HTTP) })
 	for _, role := range []hostlimit.Role{hostlimit.RoleOwner, hostlimit.RoleGuest} {
 		t.Run(role.String(), func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/rules"
+	"github.com/stint-go/stint/shares"
 )
 
 const (
@@ -21,19 +22,21 @@ const (
 
 // newShares returns a Limiter with tenants of a total, which keeps two tokens for
 // the tenant "floor".
-func newShares(t testing.TB, ofTotal stint.Limit) (*stint.Limiter, *testClock) {
+func newShares(t testing.TB, ofTotal stint.Limit) (*shares.Decider, *testClock) {
 	t.Helper()
 	limits, err := stint.NewLimits(stint.Names{
-		total:       {Label: "total", ID: stint.Shared, Limit: ofTotal},
-		tenant:      {Label: "tenant", Parent: total, Floor: tenantFloor, Limit: stint.PerHour(20)},
-		tenantFloor: {Label: "floor"},
+		total:       {Label: "total", IDs: stint.Single, Limit: ofTotal},
+		tenant:      {Label: "tenant", Limit: stint.PerHour(20)},
+		tenantFloor: {Label: "floor", Limit: stint.Unlimited},
 	}, stint.Override{Key: tenantFloor.Key("floor"), Limit: stint.PerHour(2)})
 	require.NoError(t, err)
 	clock := newTestClock()
 	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: clock.now})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, lim.Close()) })
-	return lim, clock
+	d, err := shares.New(lim, shares.Tree{Total: total, Class: tenant, Floor: tenantFloor})
+	require.NoError(t, err)
+	return d, clock
 }
 
 // The fields, and the decisions, are those of the total if it decides.
@@ -62,7 +65,7 @@ func TestShares(t *testing.T) {
 	t.Run("what observers and clients see", func(t *testing.T) {
 		lim, _ := newShares(t, stint.PerHour(4))
 		var seen rules.Decision
-		h := Middleware(lim, nil, Rule{Key: byTenant})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		h := Middleware(lim, &Options{Decisions: true}, Rule{Key: byTenant})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			seen = rules.Decisions(r.Context())[0]
 		}))
 		w := answerTo(h, withKey("greedy"))

@@ -18,8 +18,10 @@ type statusWriter struct {
 	http.ResponseWriter
 	by     *middleware
 	pass   *pass
+	told   bool        // before is set
+	before []string    // fields of the middleware when the request arrived
 	once   sync.Once   // ends the pass
-	chosen atomic.Bool // the pass has ended
+	chosen atomic.Bool // the pass has ended, or was denied
 }
 
 // choose ends the pass, or waits for another goroutine that does: SetStatus may
@@ -125,7 +127,7 @@ func SetStatus(r *http.Request, status int) {
 	if status < 200 && status != http.StatusSwitchingProtocols {
 		return
 	}
-	for p := passOf(r.Context()); p != nil; p = passOf(p.Context) {
+	for p := passOf(r.Context()); p != nil; p = p.Outer() {
 		if w, ok := p.Data.(*statusWriter); ok {
 			w.choose(status)
 		}

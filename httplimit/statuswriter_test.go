@@ -173,17 +173,19 @@ func TestTimeoutHandler(t *testing.T) {
 	outer, _ := newLimiter(t, nil)
 	disk, end := newSlowLimiter(t, nil)
 	memory, _ := newLimiter(t, nil)
+	answered := make(chan struct{})
 	for _, tc := range []struct {
 		name    string
 		lim     limiter
 		rule    Rule
 		handler http.HandlerFunc
+		end     func()
 	}{
-		{"commit", disk, Rule{Key: ByIP(failures)}, status},
+		{"commit", disk, Rule{Key: ByIP(failures)}, status, end},
 		{"handler", memory, Rule{Key: ByIP(failures), Count: AuthFailed}, func(w http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
+			<-answered // the end of the context may come before the answer
 			w.WriteHeader(http.StatusForbidden)
-		}},
+		}, func() { close(answered) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			done := make(chan struct{})
@@ -197,7 +199,7 @@ func TestTimeoutHandler(t *testing.T) {
 			res := get(t, url) // a deadlock if it waits for the inner middleware
 			require.Equal(t, 503, res.StatusCode)
 			require.True(t, strings.HasPrefix(res.Header.Get("RateLimit"), `"address";r=5;t=12`))
-			end()
+			tc.end()
 			<-done
 			require.EqualValues(t, 4, left(t, tc.lim, local[failures]))
 		})

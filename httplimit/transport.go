@@ -26,17 +26,23 @@ import (
 // If Backoff returns a time, only that counts. Otherwise the longest of these
 // counts:
 //
-//   - Retry-After with the status 429, 503 or 403.
-//   - In a response of any status, the time of each field that has nothing left:
-//     t of a RateLimit policy with r=0, and the Reset of X-RateLimit-Remaining,
-//     X-Rate-Limit-Remaining or RateLimit-Remaining. Policies with something
-//     left do not count.
+//   - Retry-After, and retry-after-ms of some APIs, with any status from 400 on. With
+//     a redirect they count if the method of the request is idempotent, such as GET:
+//     the client that follows the redirect waits, too. With other statuses, such as
+//     202, they are about something else.
+//   - In a response of any status, the time of each quota that has nothing left: t of
+//     a RateLimit policy with r=0, and the Reset beside a Remaining under 1. A quota
+//     with something left does not count, nor does one with a Remaining under 0 or a
+//     Limit of 0 in a response with a status under 400: that has no limit.
 //
-// Retry-After and Reset may be seconds, with a fraction or without, a Unix time,
-// or a date. Of several Retry-After, joined to a list or not, the longest counts.
+// docs/agents.md lists the fields that are read, among them those of LLM APIs. A time
+// may be seconds, with a fraction or without, a duration such as 7m12s, a Unix time, or
+// a date of RFC 9110 or RFC 3339. Of several Retry-After, joined to a list or not, the
+// longest counts.
 //
 // If a 429 has none of these, but a Reset without a Remaining, it asks for that
-// Reset. Times are compared to the server's clock, if the response has a Date.
+// Reset. If Retry-After and the Reset differ by a thousand times or more, one of them
+// may be in milliseconds: the shorter counts, and OnError is called. Times are compared to the server's clock, if the response has a Date.
 //
 // A refusal is a 429, or a 403 that has Retry-After or a field with nothing
 // left. If it gives no time, or one that is over or malformed, the client stays
@@ -72,11 +78,11 @@ import (
 // # Several quotas
 //
 // For an API with two quotas, such as one a second and one a day, use a
-// Transport as the Base of another: each request then spends from both. The
-// inner one is asked last, so give it the quota that is used up more often:
+// Transport as the Base of another: each request then spends from both. Put the
+// one that fails at once outside, and the one that waits inside:
 //
-//	perDay := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerDay)}
-//	perSecond := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerSecond), Wait: true, Base: perDay}
+//	perSecond := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerSecond), Wait: true}
+//	perDay := &httplimit.Transport{Limiter: limiter, Key: httplimit.ByHost(PerDay), Base: perSecond}
 //
 // A request that the inner one does not send has no connection, so the outer one
 // returns its tokens. Each Transport obeys what a response asks, for its own
@@ -87,7 +93,7 @@ import (
 type Transport struct {
 	Limiter stint.Decider
 
-	// Key finds the bucket: ByHost has one for each server, and Shared has one for
+	// Key finds the bucket: ByHost has one for each server, and Single has one for
 	// all servers. If Key returns an error, the request fails with that error.
 	Key KeyFunc
 
@@ -99,6 +105,11 @@ type Transport struct {
 	// full, or if the limit is stint.Blocked. Without a deadline the wait may be
 	// long. If Wait is not set, each request without tokens fails at once.
 	Wait bool
+
+	// OnWait is called before a request waits, with the time until its turn as far as
+	// it is known then: a hold may delay it. It is not called for a request that fails
+	// at once because its turn is after the deadline.
+	OnWait func(r *http.Request, wait time.Duration)
 
 	// MaxHold limits how long a server can keep the client away; 0 means 24
 	// hours. After that a request is sent again.
@@ -122,7 +133,8 @@ type Transport struct {
 	Base http.RoundTripper
 
 	// OnError is called if the Limiter could not do what a response asks, or could
-	// not settle a cost. The response is returned all the same.
+	// not settle a cost, and if a response contradicts itself. The response is
+	// returned all the same.
 	OnError func(*http.Request, error)
 
 	once   sync.Once // makes client
@@ -163,13 +175,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t.Cost != nil {
 		cost = t.Cost(r)
 	}
-	t.once.Do(func() { t.client.Limiter, t.client.Wait, t.client.MaxHold = t.Limiter, t.Wait, t.MaxHold })
-	turn, err := t.client.Begin(r.Context(), key, cost)
+	ctx := r.Context()
+	t.once.Do(t.makeClient)
+	if t.OnWait != nil {
+		ctx = context.WithValue(ctx, waitingKey{}, r)
+	}
+	turn, err := t.client.Begin(ctx, key, cost)
 	if err != nil {
 		return nil, notSent(r, err)
 	}
 	var at attempt
-	ctx := context.WithValue(r.Context(), attemptKey{}, &at)
+	ctx = context.WithValue(r.Context(), attemptKey{}, &at)
 	traced := r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { at.asked.Store(true) },
 		GotConn: func(httptrace.GotConnInfo) { at.connected.Store(true) },
@@ -189,7 +205,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if res.Request == traced {
 		res.Request = r
 	}
-	if err := turn.Obey(t.answer(res)); err != nil {
+	if err := turn.Obey(t.answer(r, res)); err != nil {
 		t.failed(r, err)
 	}
 	if t.Settle != nil {
@@ -202,15 +218,29 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-func (t *Transport) answer(res *http.Response) rules.Answer {
+// waitingKey is that of the request in the context of a Client.
+type waitingKey struct{}
+
+func (t *Transport) makeClient() {
+	t.client.Limiter, t.client.Wait, t.client.MaxHold = t.Limiter, t.Wait, t.MaxHold
+	if t.OnWait != nil {
+		t.client.OnWait = func(ctx context.Context, _ stint.Key, wait time.Duration) {
+			t.OnWait(ctx.Value(waitingKey{}).(*http.Request), wait)
+		}
+	}
+}
+
+func (t *Transport) answer(r *http.Request, res *http.Response) rules.Answer {
 	now := t.Limiter.Now()
-	a := rules.Answer{}
-	a.Wait, a.Refused = askedToWait(res, now)
-	a.OK = !a.Refused && res.StatusCode < 400
+	wait, refused, contradiction := askedToWait(r.Method, res, now)
+	a := rules.Answer{Wait: wait, Refused: refused, OK: !refused && res.StatusCode < 400}
 	if t.Backoff != nil {
 		if until, ok := t.Backoff(res); ok {
-			a.Wait, a.Refused = until.Sub(now), false
+			a.Wait, a.Refused, contradiction = until.Sub(now), false, nil
 		}
+	}
+	if contradiction != nil {
+		t.failed(r, contradiction)
 	}
 	return a
 }

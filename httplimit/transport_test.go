@@ -113,9 +113,36 @@ func TestTransport(t *testing.T) {
 	clock.pass(20 * time.Minute)
 	_, err := send(t, t.Context(), tr, "http://a")
 	require.Equal(t, &rules.QuotaError{Key: hostKey, Limit: limit, RetryAfter: 10 * time.Minute}, quotaError(t, err))
-	require.EqualError(t, err, "stint: the quota is used up: try again in 10m0s")
+	require.EqualError(t, err, "stint: the quota is used up or held: try again in 10m0s")
 	clock.pass(10 * time.Minute)
 	sendAll(t, tr, 1)
+}
+
+// OnWait has the time until a request's own turn, behind those that wait already.
+func TestTransportOnWait(t *testing.T) {
+	inBubble(t, stint.PerMinute(1), func(t *testing.T, lim *stint.Limiter, tr *Transport) {
+		waits := make(chan string, 3)
+		tr.Base = answering(200)
+		tr.OnWait = func(r *http.Request, wait time.Duration) { waits <- fmt.Sprint(r.URL, " ", wait) }
+		sendAll(t, tr, 1)
+		require.Empty(t, waits, "it has its tokens")
+		done := make(chan error, 2)
+		for range 2 {
+			go func() {
+				_, err := send(t, t.Context(), tr, "http://a")
+				done <- err
+			}()
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"http://a 1m0s", "http://a 2m0s"}, []string{<-waits, <-waits})
+		soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := send(t, soon, tr, "http://a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Empty(t, waits, "it does not wait")
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	})
 }
 
 func TestTransportErrors(t *testing.T) {
@@ -238,8 +265,6 @@ func TestTransportRefund(t *testing.T) {
 	srv.Config.ErrorLog = quiet // of the handshake
 	srv.StartTLS()
 	defer srv.Close()
-	refused := serve(t, http.NotFoundHandler())
-	refused.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	broken := errors.New("broken")
 	late := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
@@ -260,7 +285,7 @@ func TestTransportRefund(t *testing.T) {
 		text string
 		left int64
 	}{
-		"refused": {refused.URL, nil, "connect: ", 5},
+		"refused": {"http://127.0.0.1:0", nil, "connect: ", 5}, // at which nothing can listen
 		"cancelled while dialling": {"http://a", &http.Transport{DialContext: func(ctx context.Context, _,
 			_ string) (net.Conn, error) {
 			cancel()
@@ -290,7 +315,7 @@ func TestTransportRefund(t *testing.T) {
 	}
 	t.Run("two quotas", func(t *testing.T) {
 		lim, clock := newLimiter(t, nil)
-		inner := &Transport{Limiter: lim, Key: Shared(everyone), Base: answering(200)}
+		inner := &Transport{Limiter: lim, Key: Single(everyone), Base: answering(200)}
 		outer := &Transport{Limiter: lim, Key: ByHost(perKey), Base: inner}
 		sendAll(t, outer, 1)
 		require.EqualValues(t, 4, left(t, lim, hostKey))

@@ -2,14 +2,28 @@ package idformat_test
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/idformat"
 )
 
+// suffixes is a short list of public suffixes. A program passes publicsuffix.List of
+// golang.org/x/net/publicsuffix.
+type suffixes []string
+
+func (s suffixes) PublicSuffix(domain string) string {
+	for _, suffix := range s {
+		if domain == suffix || strings.HasSuffix(domain, "."+suffix) {
+			return suffix
+		}
+	}
+	return domain[strings.LastIndexByte(domain, '.')+1:]
+}
+
 // One id has one spelling, so it has one bucket.
 func Example() {
-	for _, format := range []stint.IDFormat{idformat.IPv6Range, idformat.Hostname, idformat.Domain, idformat.FQDNSet} {
+	for _, format := range []stint.IDFormat{idformat.IPv6Range, idformat.Hostname, idformat.Domain(suffixes{"co.uk"}), idformat.FQDNSet} {
 		for _, id := range []string{"2001:0db8:0::/48", "WWW.Example.co.uk"} {
 			if canonical, err := format.Canonical(id); err == nil {
 				fmt.Println(format, canonical)
@@ -26,7 +40,7 @@ func Example() {
 }
 
 func ExampleAnyOf() {
-	format := stint.Tuple(idformat.RegID, idformat.AnyOf(stint.IPAddress, idformat.Domain))
+	format := stint.Tuple(idformat.RegID, idformat.AnyOf(stint.IPAddress, idformat.Domain(suffixes{"co.uk"})))
 	for _, id := range []string{"7:Example.co.uk", "7:2001:DB8::1", "7:www.example.co.uk"} {
 		fmt.Println(format.Canonical(id))
 	}

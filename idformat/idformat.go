@@ -1,9 +1,8 @@
 // Package idformat provides the formats of ids that Boulder's rate limits use.
 //
-// Use them as the ID or Override of a stint.NameSpec, in addition to stint.AnyID,
-// stint.Shared, stint.IPAddress and stint.Tuple. The errors of all formats wrap
-// stint.ErrInvalidID. These formats are in a package of their own because Domain
-// links the public suffix list.
+// Use them as the IDs or OverrideIDs of a stint.NameSpec, in addition to stint.AnyID,
+// stint.Single, stint.IPAddress and stint.Tuple. The errors of all formats wrap
+// stint.ErrInvalidID.
 package idformat
 
 import (
@@ -15,8 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/net/publicsuffix"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/spell"
@@ -35,15 +32,20 @@ var (
 	// case, without a dot at the end.
 	Hostname stint.IDFormat = spell.NewFormat("hostname", hostname)
 
-	// Domain is a Hostname that consists of a public suffix and one more label,
-	// such as "example.co.uk".
-	Domain stint.IDFormat = spell.NewFormat("domain", domain)
-
 	// FQDNSet is a list of Hostnames and addresses, in any order, with commas
 	// between them. Its canonical spelling is the SHA-256, in hex, of the list in
 	// lower case, sorted and without duplicates. The hash is accepted as an id too.
 	FQDNSet stint.IDFormat = spell.NewFormat("fqdnSet", fqdnSet)
 )
+
+// Domain is a Hostname that consists of a public suffix and one more label, such
+// as "example.co.uk". The suffixes are those of the list, such as the List of
+// golang.org/x/net/publicsuffix: it returns the suffix of a domain in lower case,
+// without a dot at its beginning or end. The list changes with time: an id whose
+// suffix it no longer has is refused.
+func Domain(list interface{ PublicSuffix(domain string) string }) stint.IDFormat {
+	return spell.NewFormat("domain", func(id string) (string, error) { return domain(list.PublicSuffix, id) })
+}
 
 const maxSetLen = 64 * 1024 // bytes of an FQDNSet before it is hashed
 
@@ -129,17 +131,17 @@ func notLDH(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
 }
 
-func domain(id string) (string, error) {
+func domain(suffixOf func(domain string) string, id string) (string, error) {
 	host, why := hostname(id)
 	if why != nil {
 		return "", why
 	}
-	registered, err := publicsuffix.EffectiveTLDPlusOne(host)
-	switch {
-	case err != nil:
+	rest, ok := strings.CutSuffix(host, "."+suffixOf(host))
+	if !ok {
 		return "", errors.New("it is a public suffix: want one more label before it")
-	case registered != host:
-		return "", fmt.Errorf("want its eTLD+1, %s", registered)
+	}
+	if i := strings.LastIndexByte(rest, '.'); i >= 0 {
+		return "", fmt.Errorf("want its eTLD+1, %s", host[i+1:])
 	}
 	return host, nil
 }

@@ -32,12 +32,25 @@ func (fickle) Canonical(id string) (string, error) {
 	return "", errFickle
 }
 
+// suffixes is a short list of public suffixes.
+type suffixes []string
+
+func (s suffixes) PublicSuffix(domain string) string {
+	for _, suffix := range s {
+		if domain == suffix || strings.HasSuffix(domain, "."+suffix) {
+			return suffix
+		}
+	}
+	return domain[strings.LastIndexByte(domain, '.')+1:]
+}
+
 func hash(list string) string {
 	sum := sha256.Sum256([]byte(list))
 	return hex.EncodeToString(sum[:])
 }
 
 func TestCanonical(t *testing.T) {
+	domains := Domain(suffixes{"co.uk"})
 	label63 := strings.Repeat("x", 63)
 	host253 := strings.Repeat(label63+".", 3) + strings.Repeat("x", 61)
 	account := stint.Tuple(RegID, AnyOf(Hostname, stint.IPAddress))
@@ -56,8 +69,9 @@ func TestCanonical(t *testing.T) {
 		{Hostname, "4.3.2.1.in-addr.arpa", "4.3.2.1.in-addr.arpa"},
 		{Hostname, "a." + label63, "a." + label63},
 		{Hostname, host253, host253},
-		{Domain, "Example.co.uk", "example.co.uk"},
-		{Domain, "le.wtf", "le.wtf"},
+		{domains, "Example.co.uk", "example.co.uk"},
+		{domains, "le.wtf", "le.wtf"},
+		{domains, "notco.uk", "notco.uk"},
 		{FQDNSet, "example.com", hash("example.com")},
 		{FQDNSet, "B.example,a.example,b.example", hash("a.example,b.example")},
 		{FQDNSet, "2602:80A:6000:0::1,9.9.9.9,example.com", hash("2602:80a:6000::1,9.9.9.9,example.com")},
@@ -80,6 +94,7 @@ func TestCanonical(t *testing.T) {
 }
 
 func TestNotCanonical(t *testing.T) {
+	domains := Domain(suffixes{"co.uk"})
 	label64 := strings.Repeat("x", 64)
 	account := stint.Tuple(RegID, AnyOf(Hostname, stint.IPAddress))
 	for _, tc := range []struct {
@@ -116,10 +131,10 @@ func TestNotCanonical(t *testing.T) {
 		{Hostname, "\u212aelvin.example", "it is not ASCII"}, // the Kelvin sign, which lower-cases to a k
 		{Hostname, "a\xff.example", "it is not ASCII"},
 
-		{Domain, "www.example.co.uk", "not of format domain: want its eTLD+1, example.co.uk"},
-		{Domain, "co.uk", "it is a public suffix: want one more label before it"},
-		{Domain, "com", "it is a public suffix"},
-		{Domain, "10.0.0.1", "the last label is a number"},
+		{domains, "www.example.co.uk", "not of format domain: want its eTLD+1, example.co.uk"},
+		{domains, "co.uk", "it is a public suffix: want one more label before it"},
+		{domains, "com", "it is a public suffix"},
+		{domains, "10.0.0.1", "the last label is a number"},
 
 		{FQDNSet, "", `not of format fqdnSet: member 1, "", is neither an address nor a hostname: a label is empty`},
 		{FQDNSet, "a.example,,b.example", `member 2, "", is neither an address`},
@@ -136,7 +151,7 @@ func TestNotCanonical(t *testing.T) {
 			`not of format ipAddress: want an address`},
 
 		{AnyOf(), "x", "not of format anyOf(): "},
-		{AnyOf(RegID, stint.Shared), "", "not of format anyOf(regId,shared): it is empty"},
+		{AnyOf(RegID, stint.Single), "", "not of format anyOf(regId,single): it is empty"},
 		{AnyOf(RegID, fickle{}), "x", "not of format anyOf(regId,fickle): not of format regId: want a decimal number " +
 			"below 2⁶⁴ without leading zeros; not of format fickle: not today"},
 		{AnyOf(fickle{}), "flip", `its canonical spelling "flop" would be read as another id`},
@@ -154,8 +169,9 @@ func TestNotCanonical(t *testing.T) {
 }
 
 func TestFormatsCompare(t *testing.T) {
+	domains := Domain(suffixes{"co.uk"})
 	formats := []stint.IDFormat{
-		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet,
+		stint.AnyID, stint.Single, stint.IPAddress, IPv6Range, RegID, Hostname, domains, FQDNSet,
 		stint.Tuple(RegID, RegID), AnyOf(RegID, Hostname),
 	}
 	var names []string
@@ -167,19 +183,20 @@ func TestFormatsCompare(t *testing.T) {
 	}
 	either := AnyOf(formats[:8]...)
 	clear(formats) // it has a copy
-	require.Equal(t, "anyOf(anyID,shared,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", either.String())
-	require.Equal(t, "anyID shared ipAddress ipv6Range regId hostname domain fqdnSet "+
+	require.Equal(t, "anyOf(anyID,single,ipAddress,ipv6Range,regId,hostname,domain,fqdnSet)", either.String())
+	require.Equal(t, "anyID single ipAddress ipv6Range regId hostname domain fqdnSet "+
 		"tuple(regId,regId) anyOf(regId,hostname)",
 		strings.Join(names, " "))
 }
 
 func FuzzFormats(f *testing.F) {
+	domains := Domain(suffixes{"co.uk"})
 	formats := []stint.IDFormat{
-		stint.AnyID, stint.Shared, stint.IPAddress, IPv6Range, RegID, Hostname, Domain, FQDNSet,
+		stint.AnyID, stint.Single, stint.IPAddress, IPv6Range, RegID, Hostname, domains, FQDNSet,
 		stint.Tuple(RegID, AnyOf(Hostname, stint.IPAddress)),
 		stint.Tuple(Hostname, FQDNSet),
 		stint.Tuple(stint.AnyID, IPv6Range, AnyOf(RegID, FQDNSet)),
-		AnyOf(Domain, Hostname, stint.IPAddress),
+		AnyOf(domains, Hostname, stint.IPAddress),
 		AnyOf(stint.Tuple(RegID, FQDNSet), stint.IPAddress, stint.Tuple(stint.AnyID, Hostname)),
 	}
 	for _, id := range []string{
@@ -197,7 +214,7 @@ func FuzzFormats(f *testing.F) {
 				continue
 			}
 			require.LessOrEqual(t, len(canonical), 512)
-			require.Equal(t, f == stint.Shared, canonical == "", "%v: only the Shared id is empty", f)
+			require.Equal(t, f == stint.Single, canonical == "", "%v: only the id of Single is empty", f)
 			again, err := f.Canonical(canonical)
 			require.NoError(t, err, "%v: %q became %q", f, id, canonical)
 			require.Equal(t, canonical, again, "%v: %q is not settled", f, id)

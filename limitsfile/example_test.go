@@ -18,8 +18,8 @@ const (
 )
 
 var names = stint.Names{
-	LoginsPerAddress: {Label: "LoginsPerAddress", ID: stint.IPAddress},
-	OrdersPerAccount: {Label: "OrdersPerAccount", ID: idformat.RegID},
+	LoginsPerAddress: {Label: "LoginsPerAddress", IDs: stint.IPAddress},
+	OrdersPerAccount: {Label: "OrdersPerAccount", IDs: idformat.RegID},
 }
 
 const (
@@ -48,8 +48,7 @@ func ExampleParse() {
 	}
 	fmt.Println(limits.For(OrdersPerAccount.Key("1")))
 	fmt.Println(limits.For(OrdersPerAccount.Key("12345678")))
-	_, limited := limits.For(LoginsPerAddress.Key("10.0.0.2")) // no file configures it
-	fmt.Println(limited)
+	fmt.Println(limits.For(LoginsPerAddress.Key("10.0.0.2"))) // no file configures it
 
 	// All mistakes are reported at once.
 	_, err = limitsfile.Parse(names,
@@ -59,9 +58,9 @@ func ExampleParse() {
 	var first *stint.ConfigError
 	fmt.Println(errors.As(err, &first), first.File, first.Line)
 	// Output:
-	// 300/3h true
-	// 600/3h burst 300 true
-	// false
+	// 300/3h
+	// 600/3h burst 300
+	// unlimited
 	// defaults:1: LoginsPerAddress: period is "1 minute", want a duration such as 90s, 180m, 36h, 1d or 2w
 	// overrides:1: OrdersPerAccount: count is 0, want at least 1
 	// overrides:1: OrdersPerAccount: invalid id "x": not of format regId: want a decimal number below 2⁶⁴ without leading zeros
@@ -93,7 +92,7 @@ func ExampleLoad() {
 		log.Fatal(err)
 	}
 	fmt.Println(limits.For(OrdersPerAccount.Key("87654321")))
-	// Output: 600/3h burst 300 true
+	// Output: 600/3h burst 300
 }
 
 // Only the ids in the files have limits.
@@ -106,11 +105,10 @@ func ExampleLoadOverrides() {
 		log.Fatal(err)
 	}
 	fmt.Println(limits.For(OrdersPerAccount.Key("87654321")))
-	_, limited := limits.For(OrdersPerAccount.Key("1"))
-	fmt.Println(limited)
+	fmt.Println(limits.For(OrdersPerAccount.Key("1")))
 	// Output:
-	// 600/3h burst 300 true
-	// false
+	// 600/3h burst 300
+	// unlimited
 }
 
 // A program whose limits are named at run time declares the labels that it finds.

@@ -41,10 +41,8 @@
 //
 // A limit that the files do not configure is off, even if its stint.NameSpec
 // has a Limit. All mistakes are reported together, each with its file and line.
-// Mistakes include labels that the program does not declare, unknown keys, ids
-// that do not have the declared format, and floors that together promise more
-// than their total has. A floor is the Floor of a stint.NameSpec, and its total
-// is the Parent.
+// Mistakes include labels that the program does not declare, unknown keys, and ids
+// that do not have the declared format.
 package limitsfile
 
 import (
@@ -53,7 +51,7 @@ import (
 	"io/fs"
 	"os"
 
-	"go.yaml.in/yaml/v4"
+	"gopkg.in/yaml.v3"
 
 	"github.com/stint-go/stint"
 )
@@ -107,7 +105,7 @@ type source struct {
 func read(names stint.Names, defaults, overrides []source) (*stint.Limits, error) {
 	r := newReader(names)
 	_, err := stint.NewLimits(names.WithLimits(r.defaults))
-	if others, _ := mistakesIn(err); others != nil { // wrong declarations of names
+	if err != nil { // wrong declarations of names
 		return nil, err
 	}
 	for _, s := range defaults {
@@ -117,6 +115,15 @@ func read(names stint.Names, defaults, overrides []source) (*stint.Limits, error
 		r.read(s, r.readOverrides)
 	}
 	return r.finish()
+}
+
+// finish returns the limits, or the mistakes of all files.
+func (r *reader) finish() (*stint.Limits, error) {
+	limits, err := stint.NewLimits(r.names.WithLimits(r.defaults), r.overrides...)
+	if r.all != nil {
+		return nil, errors.Join(r.all...)
+	}
+	return limits, err
 }
 
 // Labels returns the labels in files of defaults and of overrides, each once and in
@@ -141,12 +148,19 @@ func Labels(files ...string) ([]string, error) {
 	}
 	var labels []string
 	seen := map[string]bool{"": true} // no label
-	for _, err := range r.all {
-		wrong, ok := errors.AsType[*stint.ConfigError](err)
-		if ok && errors.Is(err, stint.ErrUnknownName) && !seen[wrong.Label] {
-			seen[wrong.Label] = true
-			labels = append(labels, wrong.Label)
+	for _, label := range r.unknown {
+		if !seen[label] {
+			seen[label] = true
+			labels = append(labels, label)
 		}
 	}
 	return labels, nil
+}
+
+// joined returns the errors that an error joins.
+func joined(err error) []error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	return nil
 }

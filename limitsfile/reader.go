@@ -8,10 +8,11 @@ import (
 	"io"
 	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v4"
+	"gopkg.in/yaml.v3"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/calendar"
@@ -28,6 +29,7 @@ type reader struct {
 	overrides []stint.Override
 	ids       map[stint.Name]map[string]idPlace // ids of the overrides so far
 	places    map[stint.Name]idPlace            // first label of each limit
+	unknown   []string                          // labels that are not declared
 
 	file string
 	errs []*stint.ConfigError // mistakes in this file
@@ -74,7 +76,8 @@ func (r *reader) read(s source, walk func(root *yaml.Node)) {
 }
 
 func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
-	dec := yaml.NewDecoder(bytes.NewReader(data))
+	text := &lineReader{data: data}
+	dec := yaml.NewDecoder(text)
 	var doc, next yaml.Node
 	root := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
 	switch err := dec.Decode(&doc); {
@@ -83,10 +86,10 @@ func (r *reader) parse(data []byte, walk func(root *yaml.Node)) {
 		if err := dec.Decode(&next); err == nil {
 			r.fail(next.Line, "", errors.New("a second document starts here: want one document in a file"))
 		} else if err != io.EOF {
-			r.failSyntax(err, data)
+			r.failSyntax(err, text)
 		}
 	case err != io.EOF:
-		r.failSyntax(err, data)
+		r.failSyntax(err, text)
 		return
 	}
 	r.refuseAnchors(root)
@@ -194,6 +197,7 @@ func (r *reader) name(label *yaml.Node) (name stint.Name, declared bool) {
 		r.places[name] = idPlace{r.file, label}
 	}
 	if !declared {
+		r.unknown = append(r.unknown, label.Value)
 		err := fmt.Errorf("%w: the program declares no limit with this label", stint.ErrUnknownName)
 		r.fail(label.Line, label.Value, err)
 	}
@@ -362,14 +366,14 @@ func (r *reader) readIDs(label string, node *yaml.Node) []commented {
 
 // override adds an override for each id, and reports invalid ids.
 func (r *reader) override(name stint.Name, label string, l stint.Limit, given []commented) {
-	places := r.ids[name]
+	spec, places := r.names[name], r.ids[name]
 	if places == nil {
 		places = make(map[string]idPlace, len(given))
 		r.ids[name] = places
 	}
 	r.overrides = slices.Grow(r.overrides, len(given))
 	for _, g := range given {
-		canonical, err := r.names.CanonicalOverride(name, g.id.Value)
+		canonical, err := spell.CanonicalOverride(spec.IDs, spec.OverrideIDs, g.id.Value)
 		if err != nil {
 			r.failNode(g.id, label, "%w", err)
 			continue
@@ -464,25 +468,61 @@ func (r *reader) want(node *yaml.Node, label, what, want string) {
 	r.failNode(node, label, "%s is %s, want %s", what, describe(node), want)
 }
 
-// failSyntax reports an error of the YAML parser. If something is missing at the
-// end, the parser names the line after the last one.
-func (r *reader) failSyntax(err error, data []byte) {
-	wrong, ok := errors.AsType[*yaml.LoadError](err)
-	if !ok {
-		wrong = &yaml.LoadError{Message: err.Error()}
+// failSyntax reports an error of the YAML parser. The parser's text may have a
+// line. In "did not find expected …" that is an earlier one.
+func (r *reader) failSyntax(err error, read *lineReader) {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), read.line()
+	earlier := line
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if number, after, ok := strings.Cut(rest, ": "); ok {
+			text = after
+			if n, err := strconv.Atoi(number); err == nil {
+				earlier = min(line, n)
+			}
+		}
 	}
-	line := wrong.Mark.Line
-	if wrong.ContextMsg == "while scanning a simple key" { // Mark is that of the next token
-		line = wrong.ContextMark.Line
+	switch {
+	case read.tabIndents(line):
+		text = "the line is indented with a tab, want spaces"
+	case text == "found incompatible YAML document":
+		text, line = "leave out the line %YAML, or write %YAML 1.1", 1
+	case !strings.HasPrefix(text, "did not find"):
+		line = earlier
 	}
-	if line == 0 { // only the index of a byte is known
-		line = lastLine(data[:min(wrong.Mark.Index+1, len(data))])
-	}
-	r.fail(min(line, lastLine(data)), "", errors.New("not YAML: "+wrong.Message))
+	r.fail(line, "", errors.New("not YAML: "+text))
 }
 
-// lastLine returns the number of the last line, which may have no line feed.
-func lastLine(data []byte) int { return 1 + bytes.Count(data[:max(0, len(data)-1)], []byte("\n")) }
+// lineReader gives the YAML parser one line at a time. So the parser has not read
+// beyond a mistake, or only a few bytes of the next line.
+type lineReader struct {
+	data []byte
+	next int // index of what the parser reads next
+}
+
+func (l *lineReader) Read(p []byte) (n int, err error) {
+	rest := l.data[l.next:]
+	if len(rest) == 0 {
+		return 0, io.EOF
+	}
+	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+		rest = rest[:end+1]
+	}
+	n = copy(p, rest)
+	l.next += n
+	return n, nil
+}
+
+// line returns the number of the line that was read last.
+func (l *lineReader) line() int {
+	return 1 + bytes.Count(l.data[:max(0, l.next-1)], []byte("\n"))
+}
+
+// tabIndents returns whether there is a tab in the indentation of a line.
+func (l *lineReader) tabIndents(line int) bool {
+	lines := bytes.SplitN(l.data, []byte("\n"), line+1)
+	text := lines[line-1]
+	return bytes.IndexByte(text[:len(text)-len(bytes.TrimLeft(text, " \t"))], '\t') >= 0
+}
 
 // whereIs returns the place of an id, for an error text. If the id is spelled
 // in another way there, it adds that spelling.

@@ -21,7 +21,6 @@
 package netlimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,17 +35,19 @@ import (
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/levels"
+	"github.com/stint-go/stint/internal/spell"
 	"github.com/stint-go/stint/rules"
 )
 
 // Options configure a Listener. With the zero value it denies nothing.
 type Options struct {
 	// Rate is the Name of a limit of which each connection spends a token. The id
-	// is the address of the peer: an IPv4 address, or the /64 network of an IPv6
-	// address. 0 means no such limit.
+	// is the address of the peer: an IPv4 address, also of a peer behind NAT64, or the
+	// /64 network of an IPv6 address, as in httplimit.ByIP. 0 means no such limit.
 	//
-	// At Memory and Flushed, Accept decides. At Leased and Synced, also of a Parent
-	// or a Floor, a decision may wait for the disk, and a Decider that is no
+	// At Memory and Flushed, Accept decides. At Leased and Synced, a
+	// decision may wait for the disk, and a Decider that is no
 	// *stint.Limiter may wait for another process. The connection then decides in
 	// its first Read or Write. If that is denied, it returns an error that wraps
 	// ErrDenied, which the server reports, as http.Server does in its ErrorLog.
@@ -92,7 +93,7 @@ func Listener(l net.Listener, lim stint.Decider, opts *Options) net.Listener {
 		ln.opts = *opts
 		ln.opts.Exempt = make([]netip.Prefix, 0, len(opts.Exempt))
 		for _, p := range opts.Exempt {
-			ln.opts.Exempt = append(ln.opts.Exempt, unmapped(p))
+			ln.opts.Exempt = append(ln.opts.Exempt, spell.Network(p))
 		}
 	}
 	of := &rules.Options[Peer]{FailOpen: ln.opts.FailOpen, Observers: ln.opts.Observers}
@@ -128,15 +129,6 @@ func (u *unlimited) Limits() *stint.Limits { return connectionLimits }
 
 func (u *unlimited) Do(_ context.Context, reqs []stint.Request, _ []stint.Decision) (stint.Decision, error) {
 	return stint.Decision{Key: reqs[0].Key, Limit: stint.Unlimited, Allowed: true, Remaining: math.MaxInt64}, nil
-}
-
-// unmapped returns a network of IPv4 addresses as such, if it is written as
-// IPv6: peers have no IPv4-mapped addresses.
-func unmapped(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p
 }
 
 type listener struct {
@@ -200,18 +192,9 @@ func (ln *listener) waits(peer Peer) bool {
 	return err == nil && ln.commits(ln.opts.Rate.IP(network.Addr()))
 }
 
-// commits reports whether a spend from a bucket may be a commit, because of its
-// limit, or of the total or the floor from which it takes, too.
+// commits reports whether a spend from a bucket may wait for a commit.
 func (ln *listener) commits(key stint.Key) bool {
-	limits := ln.local.Limits()
-	total, floor, _, _ := limits.Share(key)
-	for _, key := range [...]stint.Key{key, total, floor} {
-		limit, _ := limits.For(key)
-		if limit.Count > 0 && cmp.Or(limit.Durability, ln.local.Durability()) >= stint.Leased {
-			return true
-		}
-	}
-	return false
+	return levels.MayWait(ln.local.Limits(), &stint.Request{Key: key}, ln.local.Durability())
 }
 
 // reset closes a connection without an answer, and without a state in which it
@@ -240,7 +223,7 @@ func peerOf(addr net.Addr) netip.Addr {
 	} else if addr != nil && addr.Network() != "unix" {
 		at, _ = netip.ParseAddrPort(addr.String())
 	}
-	return at.Addr().Unmap().WithZone("")
+	return spell.Address(at.Addr())
 }
 
 // limitedConn is a connection with a place, or whose first Read decides.
@@ -250,6 +233,7 @@ type limitedConn struct {
 	peer  Peer
 	place *rules.Pass[Peer, struct{}] // nil if it has none
 
+	left   sync.Once // the place
 	once   sync.Once
 	denied error // set by once
 }
@@ -286,7 +270,7 @@ func (c *limitedConn) decide() error {
 		if err != nil {
 			c.denied = err
 			reset(c.Conn)
-			c.place.Leave()
+			c.leave()
 		}
 	})
 	return c.denied
@@ -295,9 +279,11 @@ func (c *limitedConn) decide() error {
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
-	c.place.Leave()
+	c.leave()
 	return err
 }
+
+func (c *limitedConn) leave() { c.left.Do(c.place.Leave) }
 
 // NetConn returns the connection that the Listener has wrapped. The one who
 // closes it keeps its place: close the limited one, too.

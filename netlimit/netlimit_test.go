@@ -45,14 +45,18 @@ type fakeConn struct {
 	peer   net.Addr
 	closed atomic.Int64
 	open   *atomic.Int64 // nil until it is accepted
+	left   sync.Once     // open, before any Close returns
 }
 
 func (c *fakeConn) RemoteAddr() net.Addr { return c.peer }
 
 func (c *fakeConn) Close() error {
-	if c.closed.Add(1) == 1 && c.open != nil {
-		c.open.Add(-1)
-	}
+	c.closed.Add(1)
+	c.left.Do(func() {
+		if c.open != nil {
+			c.open.Add(-1)
+		}
+	})
 	if c.Conn != nil {
 		return c.Conn.Close()
 	}
@@ -115,16 +119,18 @@ func accepted(t *testing.T, opts *Options, lim stint.Decider, conns ...*fakeConn
 func TestListener(t *testing.T) {
 	t.Run("rate", func(t *testing.T) {
 		conns := []*fakeConn{from("192.0.2.1:1"), from("192.0.2.1:2"), from("192.0.2.1:3"), from("192.0.2.2:1"),
-			from("[2001:db8::1]:1"), from("[2001:db8::2]:1"), from("[2001:db8::3]:1"), from("[::ffff:192.0.2.1]:9")}
+			from("[2001:db8::1]:1"), from("[2001:db8::2]:1"), from("[2001:db8::3]:1"), from("[::ffff:192.0.2.1]:9"),
+			from("[64:ff9b::c000:201]:9"), from("[64:ff9b::c000:203]:9")}
 		lim := newLimiter(t, stint.PerHour(2))
 		var denied []string
 		passed := accepted(t, &Options{Rate: perPeer, Observers: denials(func(p Peer, d rules.Decision) {
 			require.Equal(t, p.ID, d.Key.ID)
 			denied = append(denied, d.Label+" "+p.ID)
 		})}, lim, conns...)
-		require.Equal(t, []int{0, 1, 3, 4, 5}, passed)
+		require.Equal(t, []int{0, 1, 3, 4, 5, 9}, passed)
 		require.EqualValues(t, 1, conns[2].closed.Load())
-		require.Equal(t, []string{"connections 192.0.2.1", "connections 2001:db8::/64", "connections 192.0.2.1"}, denied)
+		require.Equal(t, []string{"connections 192.0.2.1", "connections 2001:db8::/64", "connections 192.0.2.1",
+			"connections 192.0.2.1"}, denied)
 		b, err := lim.Bucket(perPeer.Key("2001:db8::/64"))
 		require.NoError(t, err)
 		require.Zero(t, b.Remaining, "as in httplimit, the id is the network")
@@ -144,6 +150,8 @@ func TestListener(t *testing.T) {
 		conns := []*fakeConn{from("10.1.2.3:1"), from("192.0.2.1:1"), {peer: &net.UnixAddr{Name: "@", Net: "unix"}}}
 		opts := &Options{Rate: perPeer, InFlight: 1, Exempt: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...))
+		opts.Exempt[0] = netip.MustParsePrefix("64:ff9b::10.0.0.0/104")
+		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...), "the same network, behind NAT64")
 		opts.Exempt[0] = netip.MustParsePrefix("::ffff:10.0.0.0/104")
 		require.Equal(t, []int{0, 2}, accepted(t, opts, lim, conns...), "the same network, mapped to IPv6")
 		require.Equal(t, "::ffff:10.0.0.0/104", opts.Exempt[0].String(), "the program's slice")
@@ -200,20 +208,14 @@ func TestListenerLater(t *testing.T) {
 	}
 }
 
-// Accept does not wait for the disk either if only the total, the floor or the
-// override of a peer is Synced, however the limit writes the peer's network.
+// Accept does not wait for the disk either if only the override of a peer is Synced,
+// however the limit writes the peer's network.
 func TestListenerLaterBuckets(t *testing.T) {
-	const total, floor stint.Name = 2, 3
-	synced, each := stint.PerHour(100), stint.PerHour(5)
-	synced.Durability = stint.Synced
+	each := stint.PerHour(5)
 	few := stint.Limit{Burst: 2, Count: 2, Period: time.Hour, Durability: stint.Synced}
-	all := func(l stint.Limit) stint.NameSpec { return stint.NameSpec{Label: "all", ID: stint.Shared, Limit: l} }
-	class := stint.NameSpec{Label: "connections", Limit: each, Parent: total}
-	withFloor := class
-	withFloor.Floor = floor
 	plain := stint.NameSpec{Label: "connections", Limit: each}
 	addresses := plain
-	addresses.ID = stint.IPAddress
+	addresses.IDs = stint.IPAddress
 	override := func(key stint.Key) []stint.Override { return []stint.Override{{Key: key, Limit: few}} }
 	for name, c := range map[string]struct {
 		peer      string
@@ -221,10 +223,7 @@ func TestListenerLaterBuckets(t *testing.T) {
 		overrides []stint.Override
 		waits     bool
 	}{
-		"total": {"192.0.2.1:1", stint.Names{perPeer: class, total: all(synced)}, nil, true},
-		"floor": {"192.0.2.1:1", stint.Names{perPeer: withFloor, total: all(stint.PerHour(100)),
-			floor: {Label: "floor", Limit: stint.Unlimited}}, override(floor.Key("192.0.2.1")), true},
-		"none is synced": {"192.0.2.1:1", stint.Names{perPeer: class, total: all(stint.PerHour(100))}, nil, false},
+		"none is synced": {"192.0.2.1:1", stint.Names{perPeer: plain}, nil, false},
 		"network":        {"[2001:db8::1]:1", stint.Names{perPeer: plain}, override(perPeer.Key("2001:db8::/64")), true},
 		"network as an address": {"[2001:db8::1]:1", stint.Names{perPeer: addresses},
 			override(perPeer.Key("2001:db8::")), true},

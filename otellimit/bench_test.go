@@ -50,7 +50,7 @@ func BenchmarkObserver(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			o.Decisions(context.Background(), ds)
+			decide(o, context.Background(), ds)
 		}
 	})
 	tracer := tracesdk.NewTracerProvider().Tracer("test")
@@ -61,7 +61,7 @@ func BenchmarkObserver(b *testing.B) {
 	}{
 		{"span without Observer", func(context.Context) {}},
 		{"span with two attributes", func(ctx context.Context) { trace.SpanFromContext(ctx).SetAttributes(attrs...) }},
-		{"span", func(ctx context.Context) { o.Decisions(ctx, ds) }},
+		{"span", func(ctx context.Context) { decide(o, ctx, ds) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -2,6 +2,7 @@ package otellimit_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,6 +13,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/otellimit"
+	"github.com/stint-go/stint/rules"
 )
 
 const (
@@ -25,9 +28,9 @@ const (
 var names = stint.Names{
 	perAddress: {Label: "address", Limit: stint.PerMinute(5)},
 	logins:     {Label: "login", Limit: stint.PerHour(1)},
-	total:      {Label: "total", ID: stint.Shared, Limit: stint.PerHour(10)},
-	class:      {Label: "class", ID: stint.Shared, Limit: stint.PerHour(10), Parent: total, Floor: floor},
-	floor:      {Label: "floor", ID: stint.Shared, Limit: stint.PerHour(2)},
+	total:      {Label: "total", IDs: stint.Single, Limit: stint.PerHour(10)},
+	class:      {Label: "class", IDs: stint.Single, Limit: stint.PerHour(10)},
+	floor:      {Label: "floor", IDs: stint.Single, Limit: stint.PerHour(2)},
 }
 
 // newLimits returns the limits of names.
@@ -36,15 +39,6 @@ func newLimits(t testing.TB, names stint.Names) *stint.Limits {
 	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
 	return limits
-}
-
-// open returns a Limiter with a file.
-func open(t testing.TB, path string, names stint.Names) *stint.Limiter {
-	t.Helper()
-	lim, err := stint.Open(path, newLimits(t, names), nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, lim.Close()) })
-	return lim
 }
 
 // failOnSDKErrors makes errors of the SDK fail the test. Tests that use it do
@@ -87,7 +81,7 @@ func series(t testing.TB, m metricdata.Metrics) map[string]float64 {
 	put := func(attrs attribute.Set, value float64) {
 		var all []string
 		for _, a := range attrs.ToSlice() {
-			all = append(all, string(a.Key)+"="+a.Value.String())
+			all = append(all, string(a.Key)+"="+fmt.Sprint(a.Value.AsInterface()))
 		}
 		values[strings.Join(all, ",")] = value
 	}
@@ -117,4 +111,19 @@ func spend(t testing.TB, lim stint.Decider, key stint.Key, n int) {
 		_, err := lim.Do(t.Context(), []stint.Request{key.Cost(1)}, nil)
 		require.NoError(t, err)
 	}
+}
+
+// asked is a request of which an Observer hears.
+type asked struct{ ctx context.Context }
+
+func (a asked) Context() context.Context { return a.ctx }
+
+// decide tells an Observer the decisions of rules about a request.
+func decide(o *otellimit.Observer, ctx context.Context, ds []rules.Decision) {
+	otellimit.For[asked](o).Decisions(asked{ctx}, ds)
+}
+
+// fail tells an Observer an error of a request.
+func fail(o *otellimit.Observer, ctx context.Context, err error) {
+	otellimit.For[asked](o).Error(asked{ctx}, err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -26,7 +27,7 @@ import (
 // decision returns the decision of a rule.
 func decision(label string, allowed bool, remaining int64, retry time.Duration) rules.Decision {
 	d := rules.Decision{Label: label}
-	d.Allowed, d.Remaining, d.RetryAfter = allowed, remaining, retry
+	d.Allowed, d.Remaining, d.RetryAfter, d.Limit = allowed, remaining, retry, stint.PerHour(5)
 	return d
 }
 
@@ -37,6 +38,12 @@ func TestObserver(t *testing.T) {
 	shadow.Shadow, waiting.After = true, true
 	refused := decision("login", false, 0, time.Minute)
 	refused.After = true
+	full, tried := decision("upload", false, 0, time.Second), decision("upload", true, 3, 0)
+	full.InFlight = rules.InFlight{Limit: 2, Running: 2, Denied: true}
+	full.Limit, tried.Shadow = stint.Unlimited, true
+	tried.InFlight = rules.InFlight{Limit: 2, Running: 3, Denied: true, Shadow: true}
+	blocked := decision("login", false, 0, math.MaxInt64)
+	blocked.Limit = stint.Blocked
 	for name, c := range map[string]struct {
 		ds       []rules.Decision
 		err      error
@@ -46,7 +53,8 @@ func TestObserver(t *testing.T) {
 		"allowed": {
 			ds:       []rules.Decision{yes, fewer},
 			requests: map[string]float64{"stint.decision=allowed,stint.limit=address": 1, "stint.decision=allowed,stint.limit=fewer": 1},
-			span:     []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "fewer")},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "fewer"),
+				attribute.Int64("stint.remaining", 1)},
 		},
 		"denied": {
 			ds: []rules.Decision{yes, no, longer, shadow},
@@ -55,18 +63,36 @@ func TestObserver(t *testing.T) {
 				"stint.decision=denied,stint.limit=longer":                   1,
 				"stint.decision=denied,stint.limit=shadow,stint.shadow=true": 1,
 			},
-			span: []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "longer")},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "longer"),
+				attribute.Int64("stint.remaining", 0), attribute.Float64("stint.retry_after", 3600)},
 		},
 		"shadow only": {
 			ds:       []rules.Decision{shadow},
 			requests: map[string]float64{"stint.decision=denied,stint.limit=shadow,stint.shadow=true": 1},
 		},
 		"not spent yet": {
-			ds:   []rules.Decision{waiting},
-			span: []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "login")},
+			ds: []rules.Decision{waiting},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "allowed"), attribute.String("stint.limit", "login"),
+				attribute.Int64("stint.remaining", 1)},
 		},
 		"denied before a status": {
 			ds:       []rules.Decision{refused},
+			requests: map[string]float64{"stint.decision=denied,stint.limit=login": 1},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "login"),
+				attribute.Int64("stint.remaining", 0), attribute.Float64("stint.retry_after", 60)},
+		},
+		"no place": {
+			ds:       []rules.Decision{full},
+			requests: map[string]float64{"stint.decision=denied,stint.in_flight=true,stint.limit=upload": 1},
+			span: []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "upload"),
+				attribute.Float64("stint.retry_after", 1)},
+		},
+		"no place for a Shadow rule": {
+			ds:       []rules.Decision{tried},
+			requests: map[string]float64{"stint.decision=denied,stint.in_flight=true,stint.limit=upload,stint.shadow=true": 1},
+		},
+		"blocked": {
+			ds:       []rules.Decision{blocked},
 			requests: map[string]float64{"stint.decision=denied,stint.limit=login": 1},
 			span:     []attribute.KeyValue{attribute.String("stint.decision", "denied"), attribute.String("stint.limit", "login")},
 		},
@@ -84,9 +110,9 @@ func TestObserver(t *testing.T) {
 			require.NoError(t, err)
 			ctx, span := tracer.Start(context.Background(), "request")
 			if c.err != nil {
-				o.Error(ctx, c.err)
+				fail(o, ctx, c.err)
 			} else {
-				o.Decisions(ctx, c.ds)
+				decide(o, ctx, c.ds)
 			}
 			span.End()
 			metrics := collect(t, reader)
@@ -185,9 +211,9 @@ func TestNoID(t *testing.T) {
 		ctx, span := tracer.Start(context.Background(), "request")
 		d, err := lim.Spend(logins.Key(id), 1)
 		require.NoError(t, err)
-		o.Decisions(ctx, []rules.Decision{{Decision: d, Label: "login", Cost: 1}})
+		decide(o, ctx, []rules.Decision{{Decision: d, Label: "login", Cost: 1}})
 		_, err = lim.Spend(logins.Key(id), 1000)
-		o.Error(ctx, errors.Join(err, errors.New(id)))
+		fail(o, ctx, errors.Join(err, errors.New(id)))
 		span.End()
 	}
 	for name, m := range collect(t, reader) {
@@ -208,7 +234,7 @@ func TestObserverConcurrent(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for i := range 1000 {
-				o.Decisions(context.Background(), []rules.Decision{decision(fmt.Sprint(i%100), i%2 == 0, 1, 0)})
+				decide(o, context.Background(), []rules.Decision{decision(fmt.Sprint(i%100), i%2 == 0, 1, 0)})
 			}
 		})
 	}

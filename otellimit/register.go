@@ -3,6 +3,7 @@ package otellimit
 import (
 	"context"
 	"errors"
+	"iter"
 	"strconv"
 	"sync"
 
@@ -11,14 +12,18 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/rules"
 )
 
 // Attributes of the metrics and spans.
 const (
-	limitKey     = attribute.Key("stint.limit")
-	decisionKey  = attribute.Key("stint.decision")
-	shadowKey    = attribute.Key("stint.shadow")
-	directionKey = attribute.Key("stint.clock.direction")
+	limitKey      = attribute.Key("stint.limit")
+	decisionKey   = attribute.Key("stint.decision")
+	shadowKey     = attribute.Key("stint.shadow")
+	inFlightKey   = attribute.Key("stint.in_flight")
+	remainingKey  = attribute.Key("stint.remaining")
+	retryAfterKey = attribute.Key("stint.retry_after")
+	directionKey  = attribute.Key("stint.clock.direction")
 )
 
 // undeclared is the value of limitKey for Names that are not declared.
@@ -30,6 +35,7 @@ type Source interface {
 	Stats() stint.Stats
 	Limits() *stint.Limits
 	Health() error
+	Held() iter.Seq[stint.Held]
 }
 
 // Options configure Register. nil or the zero value means the defaults.
@@ -40,9 +46,10 @@ type Options struct {
 	Attributes []attribute.KeyValue
 }
 
-// Register makes instruments that read Stats and Health of s whenever metrics
-// are collected. The package's documentation lists them. Stats looks at no
-// bucket, so a collection takes as long with ten million buckets as with none.
+// Register makes instruments that read Stats, Health and Held of s whenever metrics
+// are collected. The package's documentation lists them. A collection takes as long
+// with ten million buckets as with none, and longer for each that is held or has a
+// queue.
 //
 // Unregister of the Registration ends the collection. Call it before another
 // Limiter takes the place of s. A closed Limiter has its last counts. The error
@@ -56,21 +63,42 @@ func Register(m metric.Meter, s Source, opts *Options) (metric.Registration, err
 	r := &reader{source: s, attrs: attrs, limits: make(map[stint.Name]*limitSeries)}
 	r.plain, r.forward, r.backward =
 		r.with(), r.with(directionKey.String("forward")), r.with(directionKey.String("backward"))
-	in := instruments{}
-	r.decisions = add(&in, m.Int64ObservableCounter, "stint.decisions", "{decision}", "Decisions to spend or to reserve.")
-	r.errors = add(&in, m.Int64ObservableCounter, "stint.errors", "{error}", "Calls that returned an error.")
-	r.resident = add(&in, m.Int64ObservableUpDownCounter, "stint.buckets.resident", "{bucket}", "Buckets in memory.")
-	r.dirty = add(&in, m.Int64ObservableUpDownCounter, "stint.buckets.dirty", "{bucket}",
-		"Buckets in memory, changed since they were saved.")
-	r.flush = add(&in, m.Float64ObservableGauge, "stint.flush.duration", "s", "How long the last flush took.")
-	r.commit = add(&in, m.Float64ObservableGauge, "stint.commit.duration", "s", "How long the last commit took.")
-	r.file = add(&in, m.Int64ObservableUpDownCounter, "stint.file.size", "By", "Size of the file.")
-	r.free = add(&in, m.Int64ObservableUpDownCounter, "stint.file.free", "By", "Part of the file in free pages.")
-	r.journal = add(&in, m.Int64ObservableUpDownCounter, "stint.journal.size", "By", "Part of the file in the journal.")
-	r.journaled = add(&in, m.Int64ObservableUpDownCounter, "stint.journal.buckets", "{bucket}",
-		"Buckets whose newest state is in the journal.")
-	r.steps = add(&in, m.Int64ObservableCounter, "stint.clock.steps", "{step}", "Steps of the wall clock.")
-	r.healthy = add(&in, m.Int64ObservableGauge, "stint.healthy", "", "1 if the limiter is healthy, else 0.")
+	in := &instruments{}
+	counter := func(name, unit, what string) metric.Int64Observable {
+		return add(in, m.Int64ObservableCounter, name, unit, what)
+	}
+	gauge := func(name, unit, what string) metric.Int64Observable {
+		return add(in, m.Int64ObservableUpDownCounter, name, unit, what)
+	}
+	r.decisions = counter("stint.decisions", "{decision}",
+		"Decisions of buckets to spend or to reserve, also for Shadow rules. Checks are none.")
+	r.errors = counter("stint.errors", "{error}", "Calls that returned an error.")
+	r.held = gauge("stint.buckets.held", "{bucket}", "Buckets that are held, for example by a lock-out.")
+	r.waiting = gauge("stint.requests.waiting", "{request}", "Requests that wait in queues.")
+	r.inFlight = gauge("stint.requests.in_flight", "{request}", "Requests that have a place in flight.")
+	r.resident = gauge("stint.buckets.resident", "{bucket}", "Buckets in memory.")
+	r.dirty = gauge("stint.buckets.dirty", "{bucket}", "Buckets in memory, changed since they were saved.")
+	r.loads = counter("stint.loads", "{load}", "Reads of buckets that were not in memory.")
+	r.evictions = counter("stint.evictions", "{eviction}", "Buckets removed from memory to make space.")
+	saves := func(name, plural string) saves {
+		seconds := func(of, what string) metric.Float64Observable {
+			return add(in, m.Float64ObservableGauge, "stint."+name+of, "s", what)
+		}
+		return saves{
+			saves:    counter("stint."+plural, "{"+name+"}", "The "+plural+" that wrote something."),
+			failures: counter("stint."+name+".failures", "{failure}", "Failed "+plural+"."),
+			buckets:  counter("stint."+name+".buckets", "{bucket}", "Buckets that "+plural+" wrote or deleted."),
+			last:     seconds(".duration", "How long the last "+name+" took."),
+			longest:  seconds(".longest", "How long the longest "+name+" took."),
+		}
+	}
+	r.flush, r.commit = saves("flush", "flushes"), saves("commit", "commits")
+	r.file = gauge("stint.file.size", "By", "Size of the file.")
+	r.free = gauge("stint.file.free", "By", "Part of the file in free pages.")
+	r.journal = gauge("stint.journal.size", "By", "Part of the file in the journal.")
+	r.journaled = gauge("stint.journal.buckets", "{bucket}", "Buckets whose newest state is in the journal.")
+	r.steps = counter("stint.clock.steps", "{step}", "Steps of the wall clock.")
+	r.healthy = add(in, m.Int64ObservableGauge, "stint.healthy", "", "1 if the limiter is healthy, else 0.")
 	if in.err != nil {
 		return nil, in.err
 	}
@@ -98,17 +126,25 @@ type reader struct {
 	source Source
 	attrs  []attribute.KeyValue // of each series
 
-	decisions, errors  metric.Int64Observable
-	resident, dirty    metric.Int64Observable
-	file, free         metric.Int64Observable
-	journal, journaled metric.Int64Observable
-	steps, healthy     metric.Int64Observable
-	flush, commit      metric.Float64Observable
+	decisions, errors       metric.Int64Observable
+	held, waiting, inFlight metric.Int64Observable
+	resident, dirty         metric.Int64Observable
+	loads, evictions        metric.Int64Observable
+	file, free              metric.Int64Observable
+	journal, journaled      metric.Int64Observable
+	steps, healthy          metric.Int64Observable
+	flush, commit           saves
 
 	plain, forward, backward []metric.ObserveOption
 
 	mu     sync.Mutex // guards limits; several readers may collect at once
 	limits map[stint.Name]*limitSeries
+}
+
+// saves are the instruments of flushes or of commits.
+type saves struct {
+	saves, failures, buckets metric.Int64Observable
+	last, longest            metric.Float64Observable
 }
 
 // limitSeries are the series of one limit.
@@ -130,10 +166,27 @@ func (r *reader) observe(_ context.Context, o metric.Observer) error {
 		healthy = 0
 	}
 	o.ObserveInt64(r.healthy, healthy, r.plain...)
+	if lim, ok := r.source.(stint.Decider); ok {
+		r.observeInFlight(o, lim)
+	}
 	if st, ok := r.stats(); ok {
 		r.observeStats(o, &st)
 	}
 	return nil
+}
+
+// observeInFlight reports the requests in flight, which each process has of its own.
+func (r *reader) observeInFlight(o metric.Observer, lim stint.Decider) {
+	running := make(map[stint.Name]int64)
+	for of := range rules.InFlightOf(lim) {
+		running[of.Key.Name] += of.Running
+	}
+	limits := r.source.Limits()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range limits.Names() {
+		o.ObserveInt64(r.inFlight, running[name], r.seriesLocked(limits, name).all...)
+	}
 }
 
 // stats returns the counts of this process. It returns false if there are none:
@@ -157,12 +210,10 @@ func (r *reader) observeStats(o metric.Observer, st *stint.Stats) {
 	o.ObserveInt64(r.dirty, st.Dirty, r.plain...)
 	o.ObserveInt64(r.steps, st.Forward, r.forward...)
 	o.ObserveInt64(r.steps, st.Backward, r.backward...)
-	if st.Flush.Saves+st.Flush.Failures > 0 {
-		o.ObserveFloat64(r.flush, st.Flush.Last.Seconds(), r.plain...)
-	}
-	if st.Commit.Saves+st.Commit.Failures > 0 {
-		o.ObserveFloat64(r.commit, st.Commit.Last.Seconds(), r.plain...)
-	}
+	o.ObserveInt64(r.loads, st.Loads, r.plain...)
+	o.ObserveInt64(r.evictions, st.Evictions, r.plain...)
+	r.observeSaves(o, &r.flush, &st.Flush)
+	r.observeSaves(o, &r.commit, &st.Commit)
 	if st.File.Format > 0 {
 		o.ObserveInt64(r.file, st.File.Bytes, r.plain...)
 		o.ObserveInt64(r.free, st.File.Free, r.plain...)
@@ -171,7 +222,24 @@ func (r *reader) observeStats(o metric.Observer, st *stint.Stats) {
 	}
 }
 
+func (r *reader) observeSaves(o metric.Observer, to *saves, st *stint.SaveStats) {
+	o.ObserveInt64(to.saves, st.Saves, r.plain...)
+	o.ObserveInt64(to.failures, st.Failures, r.plain...)
+	o.ObserveInt64(to.buckets, st.Buckets, r.plain...)
+	if st.Saves+st.Failures > 0 {
+		o.ObserveFloat64(to.last, st.Last.Seconds(), r.plain...)
+		o.ObserveFloat64(to.longest, st.Longest.Seconds(), r.plain...)
+	}
+}
+
 func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.LimitStats) {
+	held, waiting := make(map[stint.Name]int64), make(map[stint.Name]int64)
+	for h := range r.source.Held() {
+		waiting[h.Key.Name] += int64(h.Waiting)
+		if !h.HeldUntil.IsZero() {
+			held[h.Key.Name]++
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	limits := r.source.Limits()
@@ -183,6 +251,8 @@ func (r *reader) observeLimits(o metric.Observer, counts map[stint.Name]stint.Li
 		}
 		o.ObserveInt64(r.decisions, c.Allowed, s.allowed...)
 		o.ObserveInt64(r.decisions, c.Denied, s.denied...)
+		o.ObserveInt64(r.held, held[name], s.all...)
+		o.ObserveInt64(r.waiting, waiting[name], s.all...)
 	}
 }
 

@@ -3,7 +3,11 @@ package otellimit_test
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +21,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/otellimit"
 )
 
@@ -25,11 +30,14 @@ type source struct {
 	stats  stint.Stats
 	limits *stint.Limits
 	health error
+	held   []stint.Held
 }
 
 func (s *source) Stats() stint.Stats    { return s.stats }
 func (s *source) Limits() *stint.Limits { return s.limits }
 func (s *source) Health() error         { return s.health }
+
+func (s *source) Held() iter.Seq[stint.Held] { return slices.Values(s.held) }
 
 func register(t testing.TB, p *sdk.MeterProvider, s otellimit.Source, opts *otellimit.Options) metric.Registration {
 	t.Helper()
@@ -47,10 +55,13 @@ func TestRegister(t *testing.T) {
 			perAddress:    {Allowed: 11, Denied: 12, Errors: 13},
 			class:         {Allowed: 9},
 		},
-		Resident: 20, Dirty: 21, Forward: 22, Backward: 23,
-		Flush:  stint.SaveStats{Saves: 1, Last: 1500 * time.Millisecond},
-		Commit: stint.SaveStats{Failures: 1, Last: 250 * time.Microsecond},
+		Resident: 20, Dirty: 21, Forward: 22, Backward: 23, Loads: 24, Evictions: 25,
+		Flush:  stint.SaveStats{Saves: 1, Buckets: 6, Last: 1500 * time.Millisecond, Longest: 2 * time.Second},
+		Commit: stint.SaveStats{Failures: 1, Last: 250 * time.Microsecond, Longest: time.Second},
 		File:   stint.FileStats{Format: 1, Bytes: 30, Free: 31, Journal: 32, Journaled: 33},
+	}, held: []stint.Held{
+		{Key: class.Key(""), HeldUntil: time.Unix(1, 0), Waiting: 2}, {Key: perAddress.Key("a"), Waiting: 3},
+		{Key: perAddress.Key("b"), Waiting: 4},
 	}}
 	register(t, provider, s, nil)
 	metrics := collect(t, reader)
@@ -72,12 +83,28 @@ func TestRegister(t *testing.T) {
 		}},
 		"stint.buckets.resident": {"{bucket}", false, none(20)},
 		"stint.buckets.dirty":    {"{bucket}", false, none(21)},
-		"stint.flush.duration":   {"s", false, none(1.5)},
-		"stint.commit.duration":  {"s", false, none(0.00025)},
-		"stint.file.size":        {"By", false, none(30)},
-		"stint.file.free":        {"By", false, none(31)},
-		"stint.journal.size":     {"By", false, none(32)},
-		"stint.journal.buckets":  {"{bucket}", false, none(33)},
+		"stint.buckets.held": {"{bucket}", false, map[string]float64{
+			"stint.limit=address": 0, "stint.limit=class": 1,
+		}},
+		"stint.requests.waiting": {"{request}", false, map[string]float64{
+			"stint.limit=address": 7, "stint.limit=class": 2,
+		}},
+		"stint.loads":           {"{load}", true, none(24)},
+		"stint.evictions":       {"{eviction}", true, none(25)},
+		"stint.flushes":         {"{flush}", true, none(1)},
+		"stint.flush.failures":  {"{failure}", true, none(0)},
+		"stint.flush.buckets":   {"{bucket}", true, none(6)},
+		"stint.flush.duration":  {"s", false, none(1.5)},
+		"stint.flush.longest":   {"s", false, none(2)},
+		"stint.commits":         {"{commit}", true, none(0)},
+		"stint.commit.failures": {"{failure}", true, none(1)},
+		"stint.commit.buckets":  {"{bucket}", true, none(0)},
+		"stint.commit.duration": {"s", false, none(0.00025)},
+		"stint.commit.longest":  {"s", false, none(1)},
+		"stint.file.size":       {"By", false, none(30)},
+		"stint.file.free":       {"By", false, none(31)},
+		"stint.journal.size":    {"By", false, none(32)},
+		"stint.journal.buckets": {"{bucket}", false, none(33)},
 		"stint.clock.steps": {"{step}", true, map[string]float64{
 			"stint.clock.direction=forward": 22, "stint.clock.direction=backward": 23,
 		}},
@@ -93,6 +120,24 @@ func TestRegister(t *testing.T) {
 
 	s.health = errors.New("disk full")
 	assert.Equal(t, none(0), series(t, collect(t, reader)["stint.healthy"]))
+}
+
+// A process has its own requests in flight, also of limits that nobody asks for now.
+func TestRegisterInFlight(t *testing.T) {
+	provider, reader := newMeter(t)
+	lim, err := stint.New(stint.NewMemStore(), newLimits(t, names), nil)
+	require.NoError(t, err)
+	defer lim.Close()
+	register(t, provider, lim, nil)
+	seen := func() map[string]float64 {
+		return only(series(t, collect(t, reader)["stint.requests.in_flight"]), "address", "login")
+	}
+	h := httplimit.Middleware(lim, nil, httplimit.Rule{Key: httplimit.ByIP(perAddress), InFlight: 3})(
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			assert.Equal(t, map[string]float64{"stint.limit=address": 1, "stint.limit=login": 0}, seen())
+		}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	assert.Equal(t, map[string]float64{"stint.limit=address": 0, "stint.limit=login": 0}, seen())
 }
 
 // What has never happened has no value: no flush, no commit, no file.
@@ -205,9 +250,10 @@ func TestRegisterConcurrent(t *testing.T) {
 // Of the processes that share a file, only the owner reports counts.
 func TestSharedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "q.db")
-	owner, err := hostlimit.Open(path, newLimits(t, names), nil)
+	patient := &hostlimit.Options{TakeoverTimeout: 20 * time.Second}
+	owner, err := hostlimit.Open(path, newLimits(t, names), patient)
 	require.NoError(t, err)
-	guest, err := hostlimit.Open(path, newLimits(t, names), nil)
+	guest, err := hostlimit.Open(path, newLimits(t, names), patient)
 	require.NoError(t, err)
 	defer guest.Close()
 	owners, ownersReader := newMeter(t)
@@ -220,7 +266,8 @@ func TestSharedFile(t *testing.T) {
 	const allowed = "stint.decision=allowed,stint.limit=address"
 	assert.Equal(t, 4., series(t, collect(t, ownersReader)["stint.decisions"])[allowed])
 	metrics := collect(t, guestsReader)
-	assert.Len(t, metrics, 1)
+	assert.Len(t, metrics, 2) // its requests in flight are its own
+	assert.Contains(t, metrics, "stint.requests.in_flight")
 	assert.Equal(t, map[string]float64{"": 1}, series(t, metrics["stint.healthy"]))
 
 	require.NoError(t, owner.Close())

@@ -233,7 +233,7 @@ func TestBatchRefused(t *testing.T) {
 	calls := g.together(t, l,
 		func() { ds[0], errs[0] = l.Spend(perID.Key("a"), 1) },
 		func() { ds[1], errs[1] = l.Check(perID.Key("a"), 1) },
-		func() { ds[2], errs[2] = l.Refund(perID.Key("a").Cost(5).SpentAt(stint.JustSpent)) },
+		func() { ds[2], errs[2] = l.Refund(perID.Key("a").Cost(5).SpentAt(inFuture)) },
 		func() { ds[3], errs[3] = l.Spend(perID.Key("b"), 1) },
 	)
 	require.Equal(t, int64(5), calls, "together, and then each by itself")
@@ -420,7 +420,7 @@ func TestBatchTimeout(t *testing.T) {
 			return got
 		}
 		check([3]int{500, 0, 0}, 500, time.Millisecond, 1)
-		require.Less(t, c.calls, 300)
+		require.Less(t, c.calls, 450, "callers that come a millisecond apart share calls")
 
 		// Two callers begin calls, and each 64 after them another, up to 32. At 30 ms the
 		// others share two more.

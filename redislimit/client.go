@@ -17,6 +17,11 @@ import (
 // have run. No method may send a command a second time, unless the server said
 // that it did not run it (MOVED, ASK, TRYAGAIN). Every method must return when
 // ctx ends. If a method panics, the call is ErrNoAnswer.
+//
+// After a reply that begins with READONLY, MASTERDOWN or LOADING, also behind "STINT
+// NONE ", the address may lead to another primary by now. The Client of Open then
+// connects anew. With another library that is left to the library: go-redis does so
+// after READONLY.
 type Client interface {
 	// Eval runs EVALSHA or EVAL, as command says. In a cluster, all keys are in
 	// one slot.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
@@ -27,7 +28,7 @@ func (c replicated) EvalWait(ctx context.Context, command, script string, keys, 
 }
 
 // lacks has what no Limiter of this package supports.
-var lacks = slices.Clip([]decidertest.Feature{decidertest.Shares, decidertest.Calendars, decidertest.Queues,
+var lacks = slices.Clip([]decidertest.Feature{decidertest.Calendars, decidertest.Queues,
 	decidertest.HeldFreeIDs, decidertest.LeasedFigures})
 
 // opened returns a Limiter for a case of a suite.
@@ -46,8 +47,36 @@ func opened(t testing.TB, url string, c decidertest.Config, o *Options) (decider
 	return l, nil
 }
 
+// withAway is a Limiter whose program gives Options.Away the same limits.
+type withAway struct {
+	*Limiter
+	away *stint.Limiter
+}
+
+func (l withAway) SetLimits(limits *stint.Limits) error {
+	if err := l.away.SetLimits(limits); err != nil {
+		return err
+	}
+	return l.Limiter.SetLimits(limits)
+}
+
+// openedAway returns a Limiter whose server is away, and whose Options.Away has the
+// limits of the case.
+func openedAway(t testing.TB, nowhere string, c decidertest.Config) (decidertest.Limiter, error) {
+	mine, err := stint.New(stint.NewMemStore(), c.Limits, &stint.Options{Durability: c.Level, Now: c.Now})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { mine.Close() })
+	l, err := opened(t, nowhere, c, &Options{Away: mine})
+	if err != nil {
+		return nil, err
+	}
+	return withAway{l.(*Limiter), mine}, nil
+}
+
 // TestDecider runs the conformance suite of Decider with a server, and without
-// one: then the machine has the whole of each limit for itself.
+// one: then Options.Away decides.
 func TestDecider(t *testing.T) {
 	t.Parallel()
 	t.Run("server", func(t *testing.T) {
@@ -66,9 +95,9 @@ func TestDecider(t *testing.T) {
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
 		decidertest.Run(t, &decidertest.Subject{
 			Name: "away", Forgets: true,
-			Lacks: append(lacks, decidertest.Holds, decidertest.LaterCuts),
+			Lacks: append(lacks, decidertest.Holds),
 			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-				return opened(t, nowhere, c, &Options{Nodes: 1})
+				return openedAway(t, nowhere, c)
 			},
 		})
 	})

@@ -19,8 +19,7 @@ denial may be too short by one round trip.
 The levels memory and flushed are as durable as the server's own persistence.
 Synced also waits until Options.Replicas replicas have received the decision. If
 that takes too long, the error is stint.ErrNotDurable, and the tokens may stay
-spent. Shares of a total (NameSpec.Parent) and quotas that follow the calendar
-are refused. There are no queues:
+spent. Quotas that follow the calendar are refused. There are no queues:
 Wait sleeps and tries again, and Reserve does not exist.
 
 # While the server is away
@@ -28,30 +27,31 @@ Wait sleeps and tries again, and Reserve does not exist.
 A server is away if it refuses or breaks a connection, or if neither a call nor
 the probe after it gets an answer in time. A server that replies that it cannot
 decide now, such as a replica, also counts as away. From then on no call waits
-for it, and one goroutine probes until it is back. [Options].Away says how this
-machine decides until then. In a cluster, each shard can be away by itself. If
-all limits have AwayClosed, every call to a cluster still asks, because a
-replica may have taken over.
+for it, and one goroutine probes until it is back. In a cluster, each shard can
+be away by itself. Without an [Options].Away, every call to a cluster still asks,
+because a replica may have taken over.
 
-With [AwayShare] each machine has a share of each limit: the burst ÷ Nodes, at
-least 1, and Nodes times the interval. Its buckets start in the state in which
-the machine last saw them at the server, except that tokens that another machine
-has returned by a Refund or a Reset still count as spent. A stint.Limiter with
-these limits decides, and each Decision shows the share as its Limit. A request
-for more tokens than the burst of the share returns ErrAway. When the server is
-back, and before this machine asks it again, each bucket is charged with the
-tokens that this machine has spent and that have not come back to its share. A
-bucket with fewer tokens than that becomes empty. So if all machines lose the
-server, together they admit at most burst + elapsed ÷ T (N + elapsed ÷ T, if the
-burst is less than N), plus, for each machine, an Nth of what the others had
-spent since it last saw the bucket. If only some do, those add their shares to
-what the server admits.
+During an outage a machine admits what its Options.Away admits, and nothing is
+charged later. That is any [stint.Decider], with limits and buckets of its own. A
+*stint.Limiter with each limit DividedBy the number of machines is bounded: all
+machines together admit at most burst + elapsed ÷ T during the outage. The server's
+bucket fills up meanwhile. In a file, that Limiter remembers over restarts what it
+has admitted. If Away is nil, decisions are [ErrAway]; [AwayOpen] admits everything.
 
-With AwayShare, a hold stays in force on each machine that has seen it. Hold and
-Reset return ErrAway, because other machines would not notice them. A Refund
-returns at most what this machine has spent by itself. If the server does not
-answer a call, this machine may decide it, and its tokens may also be spent at
-the server. A lease is used until it ends.
+Away decides on all requests of a call that need a server which is away, whole
+calls at once. If some are for other servers of a cluster, and those deny, the
+tokens of Away are returned. A Refund goes to the buckets that decide when it is
+made, Bucket reads those, and Wait tries again as soon as a server is back. Hold,
+SetHold and Reset return ErrAway, because other machines would not notice them.
+Away does not know the holds of the server: a program that needs them in an outage
+sets them there, too. SetLimits leaves the limits of Away alone. A lease is used
+until it ends, and a denial is repeated, before Away is asked. If the server does
+not answer a call, Away may decide it, and its tokens may also be spent at the
+server.
+
+If Away is closed, or its limits do not fit a request, the error is ErrAway, and
+nothing was spent. Another error of Away is passed on, as [stint.ErrNotDurable] is:
+then the tokens may be spent. A call takes as long as Away takes.
 
 # Leases
 

@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -77,96 +78,36 @@ func TestUndo(t *testing.T) {
 	require.True(t, d.Allowed, "all limits on one id are in one slot")
 }
 
-// An undo returns no tokens that have come back by themselves, at the server or
-// here: all were taken at 0:00 and are back an hour later, when another call takes
-// them.
+// An undo returns all tokens, at the server or to Options.Away, except those that have
+// come back by themselves: all were taken at 0:00 and are back an hour later, when
+// another call takes them.
 func TestLateUndo(t *testing.T) {
 	t.Parallel()
-	for name, away := range map[string]bool{"at the server": false, "here": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			opts, clock := filed(t, 1)
-			c, limits := newLine(), testLimits(t, stint.PerHour(4))
-			l := c.node(t, limits, opts)
-			if away {
-				c.fail(errCut)
-			}
-			trips := l.spendTogether(t, 4, "a")
-			clock.pass(time.Hour)
-			require.True(t, l.spend(t, perID.Key("a"), 4).Allowed)
-			l.undo(trips)
-			require.NoError(t, l.Close())
-			again := c.node(t, limits, opts)
-			require.Zero(t, again.check(t, perID.Key("a"), 0).Remaining)
-		})
-	}
-}
-
-// heldCharges is a line that holds back charges until held is closed.
-type heldCharges struct {
-	line
-	begun chan struct{}
-	held  *atomic.Pointer[chan struct{}]
-}
-
-func (c heldCharges) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
-	if c.cut.Load() == nil && len(args) > 2 && strings.HasPrefix(args[2], string(script.Charge)) {
-		held := c.held.Load()
-		c.begun <- struct{}{}
-		<-*held
-	}
-	return c.line.Eval(ctx, command, text, keys, args)
-}
-
-// Tokens that this machine has spent are returned at the server if an undo comes
-// while the server is charged with them. Decisions go on, or wait for the last debts.
-func TestUndoWhileCharged(t *testing.T) {
-	t.Parallel()
-	for name, last := range map[string]bool{"debts": false, "last debts": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			clock := newTestClock()
-			opts := Options{Nodes: 2, Now: clock.now, RepeatDenials: -1, Timeout: 20 * time.Second}
-			var s *server
-			s, opts.Prefix = commonServer(t)
-			c := heldCharges{newLine(), make(chan struct{}, 100), new(atomic.Pointer[chan struct{}])}
-			c.rueidisClient = clientAt(t, s.url, opts.Timeout)
-			l := newOn(t, c, testLimits(t, stint.PerHour(8)), opts)
-			c.fail(errCut)
-			ids := []string{"x"}
-			var trips []*script.Trip
-			spend := func() {
-				for i := range script.MaxTogether + 1 {
-					ids = append(ids, strconv.Itoa(i))
+	for name, away := range map[string]bool{"at the server": false, "away": true} {
+		for _, pass := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(name, " after ", pass), func(t *testing.T) {
+				t.Parallel()
+				clock, limit := newTestClock(), stint.PerHour(4)
+				mine := own(t, limit, clock.now)
+				l, c := newAway(t, limit, Options{Now: clock.now, RepeatDenials: -1, Away: mine})
+				if away {
+					c.fail(errCut)
 				}
-				trips = l.spendTogether(t, 2, ids[1:]...)
-			}
-			first, second := make(chan struct{}), make(chan struct{})
-			c.held.Store(&first)
-			if last {
-				l.spendTogether(t, 2, "x")
-			} else {
-				spend()
-			}
-			c.mend()
-			<-c.begun
-			if last {
-				spend()
-				c.held.Store(&second)
-				close(first)
-				<-c.begun
-				first = second
-			}
-			l.undo(trips)
-			close(first)
-			l.comesBack(t)
-			require.NoError(t, l.Close())
-			require.Positive(t, l.Stats().Charged)
-			again := newLimiter(t, stint.PerHour(8), func(o *Options) { o.Now, o.Prefix = clock.now, opts.Prefix })
-			for _, id := range ids[1:] {
-				require.EqualValues(t, 8, again.left(t, perID.Key(id)), id)
-			}
-		})
+				trips := l.spendTogether(t, 4, "a")
+				clock.pass(pass)
+				require.Equal(t, pass > 0, l.spend(t, perID.Key("a"), 4).Allowed)
+				l.undo(trips)
+				require.NoError(t, l.Close())
+				if !away {
+					l = c.node(t, testLimits(t, limit), Options{Prefix: l.opts.Prefix, Now: clock.now})
+					require.Equal(t, pass == 0, l.left(t, perID.Key("a")) == 4)
+					return
+				}
+				d, err := mine.Check(perID.Key("a"), 0)
+				require.NoError(t, err)
+				require.Equal(t, pass == 0, d.Remaining == 4, d.Remaining)
+			})
+		}
 	}
 }
 
@@ -180,7 +121,7 @@ func (l *Limiter) spendTogether(t *testing.T, cost int64, ids ...string) []*scri
 		asks = append(asks, &r)
 	}
 	trips := l.trips(script.Spend, asks, time.Now())
-	l.carryOutAll(trips)
+	l.carryOutAll(t.Context(), trips)
 	for _, trip := range trips {
 		require.NoError(t, trip.Err)
 	}
@@ -317,11 +258,14 @@ func processOf(t *testing.T, url string, limit stint.Limit) {
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
 
+// inFuture is the Spent of a refund of a whole cost: it counts as the present.
+var inFuture = time.Unix(0, math.MaxInt64)
+
 // justSpent returns the requests of a refund of the whole costs.
 func justSpent(reqs []stint.Request) []stint.Request {
 	reqs = slices.Clone(reqs)
 	for i := range reqs {
-		reqs[i].Spent = stint.JustSpent
+		reqs[i].Spent = inFuture
 	}
 	return reqs
 }

@@ -16,13 +16,10 @@ type failure struct {
 }
 
 // Health returns nil, or what is wrong now and since when: the server is away
-// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts). It
-// also returns what is wrong with the file at Options.Local.
+// (ErrAway), the last call failed, or the server evicts buckets (ErrEvicts). The
+// health of Options.Away is its own.
 func (l *Limiter) Health() error {
 	errs := []error{l.awayHealth()}
-	if l.node.Local != nil {
-		errs = append(errs, l.node.Local.Health())
-	}
 	for _, f := range []*failure{l.failing.Load(), l.evicts.Load(), l.clock.Load()} {
 		if f != nil {
 			errs = append(errs, fmt.Errorf("%w (since %s)", f.err, f.since.UTC().Format(time.RFC3339)))
@@ -41,7 +38,7 @@ func (l *Limiter) lookout() {
 		select {
 		case <-look:
 			l.look()
-			l.node.LoadShards()
+			l.watch.LoadShards()
 		case <-leases:
 			l.leases.GiveBack(false)
 		case <-l.closing:
@@ -115,24 +112,16 @@ func setFailure(at *atomic.Pointer[failure], err error, now time.Time) {
 // awayHealth returns an error if the server is away. It says since when, and
 // how this machine decides.
 func (l *Limiter) awayHealth() error {
-	since, _ := l.node.TimeAway()
-	if since == 0 {
+	since, _ := l.watch.TimeAway()
+	if since.IsZero() {
 		return nil
 	}
-	holds := map[Away]bool{}
-	for name := range l.Limits().Names() {
-		holds[l.opts.away(name)] = true
+	says := "Options.Away decides"
+	switch l.opts.Away {
+	case nil:
+		says = "decisions are errors"
+	case AwayOpen:
+		says = "requests pass without a limit"
 	}
-	var says []string
-	if holds[AwayShare] {
-		says = append(says, fmt.Sprintf("this machine decides with 1/%d of the limits", l.opts.Nodes))
-	}
-	if holds[AwayOpen] {
-		says = append(says, "requests pass without a limit")
-	}
-	if holds[AwayClosed] {
-		says = append(says, "decisions are errors")
-	}
-	return fmt.Errorf("%w (since %s): %s", ErrAway, time.Unix(0, since).UTC().Format(time.RFC3339),
-		strings.Join(says, ", "))
+	return fmt.Errorf("%w (since %s): %s", ErrAway, since.UTC().Format(time.RFC3339), says)
 }

@@ -52,6 +52,9 @@ func (b *both) request(given bool) stint.Request {
 	if r.Mode = stint.Mode(b.rnd.IntN(5)); r.Mode > stint.SpendOnly {
 		r.Mode = stint.CheckAndSpend
 	}
+	if b.rnd.IntN(5) == 0 {
+		r.Leave = b.rnd.Int64N(4)
+	}
 	if given && b.rnd.IntN(3) == 0 {
 		r.Limit = []stint.Limit{stint.PerMinute(8), stint.PerHour(2), stint.Blocked, stint.Unlimited}[b.rnd.IntN(4)]
 	}
@@ -108,7 +111,7 @@ func (b *both) draw(given bool) operation {
 			out.d, out.err = lim.Do(context.Background(), o.reqs, out.ds)
 		}
 	case n < 16:
-		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key.Cost(r.Cost).SpentAt(stint.JustSpent)) }
+		o.run = func(lim decider, o *outcome) { o.d, o.err = lim.Refund(r.Key.Cost(r.Cost).SpentAt(inFuture)) }
 	case n < 18:
 		o.reqs = append(o.reqs, b.request(given))
 		o.run = func(lim decider, out *outcome) { out.d, out.err = lim.Refund(justSpent(o.reqs)...) }
@@ -123,7 +126,7 @@ func (b *both) draw(given bool) operation {
 	case n == 18 && b.rnd.IntN(2) == 0:
 		o.run = func(lim decider, o *outcome) { o.err = lim.Reset(r.Key) }
 	case n == 19 && b.rnd.IntN(4) == 0:
-		if _, limited := b.local.Limits().For(r.Key); !limited {
+		if b.local.Limits().For(r.Key) == stint.Unlimited {
 			return b.draw(given) // only memory can hold it
 		}
 		until := b.clock.now().Add(time.Duration(b.rnd.Int64N(int64(time.Minute))) - 10*time.Second)
@@ -132,7 +135,7 @@ func (b *both) draw(given bool) operation {
 			o.end, o.err = end.UnixNano(), err
 		}
 		if b.rnd.IntN(2) == 0 {
-			o.run = func(lim decider, o *outcome) { o.err = lim.Release(r.Key) }
+			o.run = func(lim decider, o *outcome) { o.err = lim.SetHold(r.Key, time.Time{}) }
 		}
 	default:
 		return b.draw(given)
@@ -180,7 +183,7 @@ func (b *both) change() {
 	next := []stint.Limit{stint.PerMinute(5), stint.PerMinute(50), stint.PerHour(9), stint.Unlimited,
 		stint.Blocked, stint.PerSecond(6)}[b.rnd.IntN(6)]
 	limits := testLimits(b, next)
-	if next.IsUnlimited() { // only memory sees holds without a limit
+	if next == stint.Unlimited { // only memory sees holds without a limit
 		require.NoError(b, b.local.Reset(b.keys...))
 		require.NoError(b, b.remote.Reset(b.keys...))
 	}
@@ -198,7 +201,7 @@ func (b *both) sameBucket(key stint.Key) {
 	bucket2, err2 := b.remote.Bucket(key)
 	require.NoError(b, err1)
 	require.NoError(b, err2)
-	if l, _ := b.local.Limits().For(key); l == (stint.Limit{}) || l.IsBlocked() {
+	if l := b.local.Limits().For(key); l == stint.Unlimited || l == stint.Blocked {
 		bucket1.ResetAfter, bucket2.ResetAfter = 0, 0 // only the local one knows it without a limit
 	}
 	bucket1.HeldUntil, bucket2.HeldUntil = bucket1.HeldUntil.UTC(), bucket2.HeldUntil.UTC()

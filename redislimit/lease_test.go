@@ -29,7 +29,7 @@ func (l *Limiter) settled(t *testing.T) {
 
 // inHand returns the tokens of a bucket that the node may use without a trip.
 func (l *Limiter) inHand(key stint.Key) int64 {
-	limit, _ := l.Limits().For(key)
+	limit := l.Limits().For(key)
 	r := script.Request{Bucket: key, Limit: limit, Cost: math.MaxInt64, Need: math.MaxInt64}
 	l.leases.Check(&r)
 	return (math.MaxInt64 - r.Need) / int64(limit.Interval())
@@ -52,8 +52,10 @@ func TestLeasedAlone(t *testing.T) {
 	before := c.calls.Load()
 	for i := range int64(800) {
 		d := l.spend(t, key, 1)
-		require.Equal(t, stint.Decision{Allowed: true, Taken: 1, Key: key, Limit: leasedLimit(stint.PerHour(800)),
-			Remaining: 799 - i, ResetAfter: time.Duration(i+1) * time.Hour / 800}, d)
+		want := stint.Decision{Allowed: true, Taken: 1, Key: key, Limit: leasedLimit(stint.PerHour(800)),
+			Remaining: 799 - i, ResetAfter: time.Duration(i+1) * time.Hour / 800}
+		want.SetAt(clock.now())
+		require.Equal(t, want, d)
 		l.settled(t)
 		require.LessOrEqual(t, l.inHand(key), int64(100), "an eighth")
 	}
@@ -202,7 +204,7 @@ func TestLeasedOthers(t *testing.T) {
 	require.True(t, l.check(t, key, 1000-used).Allowed, "the server and the lease together have them")
 	require.False(t, l.check(t, key, 1001-used).Allowed)
 	hand := l.inHand(key)
-	l.refund(t, key.Cost(5).SpentAt(stint.JustSpent))
+	l.refund(t, key.Cost(5).SpentAt(inFuture))
 	require.Equal(t, 1000-used-hand+5, l.left(t, key))
 	require.Equal(t, hand, l.inHand(key))
 
@@ -233,6 +235,28 @@ func TestLeasedOthers(t *testing.T) {
 	require.Zero(t, l.inHand(key))
 	l.leases.GiveBack(true)
 	require.Equal(t, int64(1000), l.left(t, key))
+}
+
+// A lease that a Reset ends gives nothing back: its bucket is full, and what others
+// spend after that is not the lease's.
+func TestLeasedReset(t *testing.T) {
+	t.Parallel()
+	l, h, clock := hookedLimiter(t, leasedLimit(stint.PerHour(1000)))
+	peer, _ := leaseNode(t, clock, l.opts.Prefix, stint.PerHour(1000))
+	key := perID.Key("a")
+	l.fill(t, key, 50)
+	var d stint.Decision
+	spendAll := sync.OnceFunc(func() { d, _ = peer.Spend(key, 1000) })
+	h.before = func(op script.Op) {
+		if op == "" { // of a lease
+			spendAll()
+		}
+	}
+	require.NoError(t, l.Reset(key))
+	require.NoError(t, l.Close())
+	spendAll()
+	require.True(t, d.Allowed)
+	require.Zero(t, peer.left(t, key))
 }
 
 // With other limits in force the old leases are dropped. A request's own limit

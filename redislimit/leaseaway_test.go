@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -40,29 +41,63 @@ func TestLeasedAway(t *testing.T) {
 	require.Equal(t, 1000-used-300, l.left(t, key))
 }
 
-// While the server is away, a node uses its lease. Then it goes on with its share
-// of what the server had when it granted the lease. It is charged when the server
-// is back.
-func TestLeasedShare(t *testing.T) {
+// While the server is away, a machine uses its lease first. Then Options.Away decides.
+func TestLeasedThenAway(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
-	l, line := newAway(t, leasedLimit(stint.PerHour(800)), Options{Nodes: 2, Now: clock.now})
+	l, line := newAway(t, leasedLimit(stint.PerHour(800)), Options{Away: own(t, stint.PerHour(100), clock.now), Now: clock.now})
 	key := perID.Key("a")
-	const used = 700
+	const used = 500
 	for range used {
 		require.True(t, l.Allow(key))
 	}
 	l.settled(t)
 	line.fail(errCut)
-	hand, here := l.inHand(key), int64(0)
-	for l.spend(t, key, 1).Allowed {
-		here++
+	hand := l.inHand(key)
+	require.Greater(t, hand, int64(8))
+	for range hand - 4 {
+		require.EqualValues(t, 800, l.spend(t, key, 1).Limit.Burst)
 	}
-	own := here - hand
-	require.Equal(t, (800-used-hand)/2, own, "half of what the server had")
+	require.EqualValues(t, 95, l.check(t, key, 5).Remaining, "the lease has too few")
+	d := l.spendAll(t, key.Cost(5))
+	require.Equal(t, []int64{100, 95}, []int64{d.Limit.Burst, d.Remaining})
+	d = l.spendAll(t, stint.Request{Key: key, Cost: 10, Mode: stint.UpTo})
+	require.Equal(t, []int64{100, 89, 10}, []int64{d.Limit.Burst, d.Remaining, d.Taken}, "4 of the lease, and 6")
+	d = l.spendAll(t, stint.Request{Key: key, Cost: 100, Mode: stint.UpTo})
+	require.Equal(t, []any{true, int64(89)}, []any{d.Allowed, d.Taken})
+	require.False(t, l.spend(t, key, 1).Allowed)
 	line.mend()
 	l.comesBack(t)
-	require.Equal(t, 800-used-hand-own, l.left(t, key))
+	l.settled(t) // what asked for a grant may come to the server as late as now
+	require.Equal(t, 800-used-hand, l.left(t, key)+l.inHand(key))
+}
+
+// If the call for a lease fails, or its answer is lost, Options.Away decides.
+func TestLeaseFails(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{errCut, fmt.Errorf("%w: lost", ErrNoAnswer)} {
+		for _, away := range []bool{true, false} {
+			clock := newTestClock()
+			o := Options{Now: clock.now}
+			if away {
+				o.Away = own(t, stint.PerHour(700), clock.now)
+			}
+			l, line := newAway(t, leasedLimit(stint.PerHour(800)), o)
+			key := perID.Key("a")
+			for range 100 {
+				require.True(t, l.Allow(key))
+			}
+			l.settled(t)
+			line.fail(cause)
+			d, err := l.Spend(key, l.inHand(key)+1)
+			if !away {
+				require.ErrorIs(t, err, errors.Unwrap(cause))
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, []any{true, int64(700)}, []any{d.Allowed, d.Limit.Burst})
+		}
+	}
 }
 
 // A key that is not a bucket leads to an error that names it.

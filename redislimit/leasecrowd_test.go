@@ -199,68 +199,6 @@ func BenchmarkCold(b *testing.B) {
 	}
 }
 
-// BenchmarkDebts has 60,000 debts at a server that is 20 ms away and comes
-// back, while 8 callers go on, each 1,000 times a second. It reports the
-// longest call, and the time until all is charged.
-func BenchmarkDebts(b *testing.B) {
-	const debts = 60_000
-	for b.Loop() {
-		s, prefix := commonServer(b)
-		cut := newLine()
-		cut.rueidisClient = clientAt(b, s.url, time.Second)
-		c := &distantLine{line: cut, trip: 20 * time.Millisecond}
-		l := newOn(b, c, testLimits(b, stint.PerHour(1000)),
-			Options{Timeout: 100 * time.Millisecond, Prefix: prefix, Nodes: 2})
-		cut.fail(errCut)
-		for i := range debts {
-			l.spend(b, perID.Key(fmt.Sprint(i)), 100)
-		}
-		cut.mend()
-		begin := time.Now()
-		var longest, calls, failed atomic.Int64
-		var running sync.WaitGroup
-		for i := range 8 {
-			running.Go(func() {
-				tick := time.NewTicker(time.Millisecond)
-				defer tick.Stop()
-				for n := i; l.isAway(); n += 8 {
-					<-tick.C
-					begin := time.Now()
-					if _, err := l.Spend(perID.Key(fmt.Sprint(n%debts)), 1); err != nil {
-						failed.Add(1)
-					}
-					calls.Add(1)
-					for took, old := int64(time.Since(begin)), longest.Load(); took > old && !longest.CompareAndSwap(old, took); {
-						old = longest.Load()
-					}
-				}
-			})
-		}
-		running.Wait()
-		require.GreaterOrEqual(b, l.Stats().Charged, int64(debts))
-		b.ReportMetric(float64(longest.Load())/1e6, "longest-ms")
-		b.ReportMetric(time.Since(begin).Seconds(), "charged-s")
-		b.ReportMetric(float64(failed.Load())/float64(calls.Load())*100, "%errors")
-		b.ReportMetric(float64(calls.Load()), "calls")
-		require.NoError(b, l.Close())
-	}
-}
-
-// distantLine is a line whose server is some time away.
-type distantLine struct {
-	line
-	trip time.Duration
-}
-
-func (c *distantLine) Eval(ctx context.Context, command, text string, keys, args []string) (any, error) {
-	select {
-	case <-time.After(c.trip):
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	return c.line.Eval(ctx, command, text, keys, args)
-}
-
 // hangs answers nothing but TIME and INFO.
 type hangs struct{ slow }
 

@@ -17,17 +17,12 @@ func (l *Limiter) lease(rs []*script.LeaseRequest) error {
 
 // leaseOnce makes one call.
 func (l *Limiter) leaseOnce(rs []*script.LeaseRequest) error {
-	err := l.server.Lease(rs, l.node.Of(rs[0].Bucket))
+	err := l.server.Lease(rs, l.watch.Of(rs[0].Bucket))
 	if errors.Is(err, ErrCrossSlot) && len(rs) > 1 { // the server is a cluster
 		for i := range rs {
 			err = l.leaseOnce(rs[i : i+1])
 		}
 		return err
-	}
-	for _, r := range rs {
-		if err == nil {
-			l.sawBucket(r.Bucket, &r.Answer, l.opts.most(int64(r.Limit.Tolerance())))
-		}
 	}
 	return err
 }

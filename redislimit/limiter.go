@@ -1,7 +1,6 @@
 package redislimit
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -22,11 +21,11 @@ type Limiter struct {
 	client  Client
 	server  *script.Server
 	leases  *lease.Table
-	node    *away.Node // decides while the server is away
+	watch   *away.Watch // notices that the server is away
 
-	start  time.Time
-	open   atomic.Int64 // spends that AwayOpen let pass
-	events sync.Mutex   // one event at a time
+	start         time.Time
+	awayDecisions atomic.Int64
+	events        sync.Mutex // one event at a time
 
 	failing atomic.Pointer[failure] // of the last call; nil after a success
 	evicts  atomic.Pointer[failure]
@@ -52,8 +51,7 @@ var _ stint.Decider = (*Limiter)(nil)
 // sentinels, and the Limiter follows the primary that they call NAME. Sentinels
 // that ask for a password need a Client of your own, and New.
 //
-// Open does not fail if the server is away: Options.Away says how the Limiter
-// then decides. Open fails if the server refuses the Limiter, or is too old.
+// Open does not fail if the server is away: then Options.Away decides. Open fails if the server refuses the Limiter, or is too old.
 func Open(url string, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	c, err := opts.withDefaults()
 	if err != nil {
@@ -85,15 +83,12 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	l.leases = lease.NewTable(lease.Config{
 		MaxLease: c.MaxLease, RepeatDenials: c.RepeatDenials, Timeout: c.Timeout, Label: l.labeled,
 		Elapsed: l.elapsed, Lease: l.lease, Begin: l.begin,
-		Away: func(key stint.Key) bool { return l.node.Under() && l.node.Of(key).Away() },
+		Away: func(key stint.Key) bool { return l.watch.Under() && l.watch.Of(key).Away() },
 	})
+	l.watch = l.newWatch()
 	if err := l.SetLimits(limits); err != nil {
 		return nil, err
 	}
-	if l.node, err = l.openNode(); err != nil {
-		return nil, err
-	}
-	l.shorten()
 	if err = l.look(); err == nil {
 		err = l.server.TryScripts(l.opts.Prefix + ":probe")
 		if l.server.IsCluster() && script.IsAway(err) { // one of its nodes
@@ -102,20 +97,19 @@ func New(client Client, limits *stint.Limits, opts *Options) (*Limiter, error) {
 	}
 	switch {
 	case script.IsAway(err):
-		l.node.Whole.Begin(err)
+		l.watch.Whole.Begin(err)
 	case err != nil:
-		return nil, fmt.Errorf("redislimit: open: %w", errors.Join(err, l.node.Close()))
+		return nil, fmt.Errorf("redislimit: open: %w", err)
 	default:
-		l.node.LoadShards()
-		l.node.SettleEarlier()
+		l.watch.LoadShards()
 	}
 	l.work.Go(l.lookout)
 	return l, nil
 }
 
 // Close waits for spends that are being undone, gives back the tokens of leases,
-// and closes the client and the file at Options.Local. Later calls return
-// stint.ErrClosed. The buckets stay at the server.
+// and closes the client. Later calls return stint.ErrClosed. The buckets stay at
+// the server, and Options.Away stays open.
 func (l *Limiter) Close() error { return l.close() }
 
 func (l *Limiter) closeOnce() error {
@@ -126,7 +120,7 @@ func (l *Limiter) closeOnce() error {
 	l.work.Wait()
 	l.leases.GiveBack(true)
 	l.client.Close()
-	return l.node.Close()
+	return nil
 }
 
 // begin starts a goroutine that Close waits for. If the Limiter is closed,

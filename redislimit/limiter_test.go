@@ -120,7 +120,7 @@ func TestExpiry(t *testing.T) {
 	require.LessOrEqual(t, ttl(), (30*time.Minute).Milliseconds()+1)
 	require.NoError(t, errorOf(l.Hold(key, l.Now().Add(10*time.Hour))))
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds())
-	l.refund(t, key.Cost(5).SpentAt(stint.JustSpent))
+	l.refund(t, key.Cost(5).SpentAt(inFuture))
 	require.Greater(t, ttl(), (9 * time.Hour).Milliseconds(), "the hold stays")
 	require.NoError(t, l.Reset(key))
 	require.Equal(t, int64(-2), ttl(), "a full bucket has no key")
@@ -134,7 +134,7 @@ func TestOneTrip(t *testing.T) {
 	l := openAt(t, p.url, testLimits(t, stint.PerHour(2)), Options{Prefix: prefix})
 	l.check(t, perID.Key("a"), 1) // from now on the server knows the script
 	rules := []httplimit.Rule{
-		{Key: httplimit.ByIP(perID)}, {Key: httplimit.ByIP(other)}, {Key: httplimit.Shared(everyone)},
+		{Key: httplimit.ByIP(perID)}, {Key: httplimit.ByIP(other)}, {Key: httplimit.Single(everyone)},
 	}
 	h := httplimit.Middleware(l, nil, rules...)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}))
 	for i, want := range []int{200, 200, 429} {
@@ -193,11 +193,11 @@ func TestFresh(t *testing.T) {
 	d := l.check(t, key(0), 1)
 	require.Equal(t, 30*time.Minute-seconds*(time.Second+1), d.RetryAfter, "exact by the clock")
 	require.Equal(t, before, c.calls.Load())
-	l.refund(t, key(0).Cost(1).SpentAt(stint.JustSpent))
+	l.refund(t, key(0).Cost(1).SpentAt(inFuture))
 	require.True(t, l.Allow(key(0)), "tokens that this machine returned are there at once")
 }
 
-// Nodes with different limits on one bucket refill it at most once for each
+// Machines with different limits on one bucket refill it at most once for each
 // start of a node. They do not refill it again and again by turns.
 func TestRollOut(t *testing.T) {
 	t.Parallel()
@@ -296,15 +296,6 @@ func TestRefusals(t *testing.T) {
 		defer client.Close()
 		require.ErrorContains(t, errorOf(New(oldServer{client}, limits, nil)), "Redis 4.0.14, want 5.0 or later")
 	})
-	t.Run("shares of a total", func(t *testing.T) {
-		t.Parallel()
-		shares, err := stint.NewLimits(stint.Names{
-			1: {Label: "total", ID: stint.Shared, Limit: stint.PerHour(100)},
-			2: {Label: "share", Limit: stint.PerHour(10), Parent: 1},
-		})
-		require.NoError(t, err)
-		require.ErrorContains(t, errorOf(Open("redis://127.0.0.1:1", shares, nil)), "shares of a total")
-	})
 	t.Run("nobody there", func(t *testing.T) {
 		t.Parallel()
 		s := startServer(t)
@@ -348,4 +339,21 @@ func TestHoldUnlimitedRequest(t *testing.T) {
 	require.NoError(t, l.Reset(key))
 	require.True(t, l.spendAll(t, stint.Request{Key: key, Cost: 1, Limit: stint.Unlimited}).Allowed)
 	require.Error(t, errorOf(l.Hold(off.Key("a"), l.Now().Add(time.Hour))))
+}
+
+// With PlainKeys, keys and values are those of Boulder. A bucket cannot be held, and
+// keeps its TAT when its limit becomes smaller.
+func TestPlainKeys(t *testing.T) {
+	t.Parallel()
+	s, prefix := commonServer(t)
+	clock := newTestClock()
+	l := s.limiter(t, testLimits(t, stint.PerHour(2)), func(o *Options) { o.PlainKeys, o.Now = true, clock.now })
+	key, tat := perID.Key(prefix), clock.now().Add(30*time.Minute).UnixNano()
+	require.Equal(t, int64(1), l.spend(t, key, 1).Remaining)
+	require.Equal(t, fmt.Sprint(tat), s.cli("GET", "1:"+prefix))
+	require.ErrorContains(t, errorOf(l.Hold(key, clock.now().Add(time.Hour))), "PlainKeys")
+	require.ErrorContains(t, l.SetHold(key, clock.now().Add(time.Hour)), "PlainKeys")
+	require.NoError(t, l.SetLimits(testLimits(t, stint.PerMinute(2))))
+	require.Equal(t, 30*time.Minute, l.check(t, key, 1).ResetAfter)
+	require.Equal(t, fmt.Sprint(tat), s.cli("GET", "1:"+prefix))
 }

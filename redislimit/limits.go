@@ -18,25 +18,9 @@ type limitsInForce struct {
 	since script.Since // when they were loaded
 }
 
-// maxID is how many bytes an id has at most, as in a file.
-const maxID = 512
-
 // limitOf returns the limit of a key, or why the key is not accepted.
 func (n *limitsInForce) limitOf(key stint.Key) (stint.Limit, error) {
-	if limit, ok := n.For(key); ok {
-		return limit, nil
-	}
-	spec, declared := n.Spec(key.Name)
-	switch {
-	case !declared:
-		return stint.Limit{}, fmt.Errorf("%w %d", stint.ErrUnknownName, key.Name)
-	case len(key.ID) > maxID:
-		return stint.Limit{}, fmt.Errorf("%w: %d bytes, want at most %d (%s)", stint.ErrInvalidID, len(key.ID), maxID,
-			spec.Label)
-	case (key.ID == "") != (spec.ID == stint.Shared):
-		return stint.Limit{}, fmt.Errorf("%w: %q (%s)", stint.ErrInvalidID, key.ID, spec.Label)
-	}
-	return stint.Unlimited, nil
+	return n.Check(&stint.Request{Key: key}, false)
 }
 
 // labeled returns a key as errors have it: "Logins:bob".
@@ -57,10 +41,11 @@ func (l *Limiter) Limits() *stint.Limits { return l.inForce.Load().Limits }
 // SetLimits puts other limits in force on this machine. A bucket that was made
 // before waits no longer than an empty bucket of the new limit. Its time is
 // shortened only once, when this machine first uses it. If machines have
-// different limits, they do not shorten it in turns, which would refill it.
+// different limits, they do not shorten it in turns, which would refill it. A bucket
+// keeps its time also if the override of its id changes: unlike a stint.Limiter, this
+// one does not convert what was used, because each machine would convert it once more.
 //
-// If the file at Options.Local has debts of a limit that is new to this process,
-// SetLimits waits until the server is charged, unless it is away.
+// The limits of Options.Away stay as they are.
 func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if limits == nil {
 		return errors.New("redislimit: limits are nil")
@@ -68,12 +53,8 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	if l.closed.Load() {
 		return stint.ErrClosed
 	}
-	n, names := &limitsInForce{Limits: limits}, limits.Names()
-	for name, spec := range names {
-		if spec.Parent != stint.Unknown {
-			return fmt.Errorf("redislimit: limit %s: shares of a total (NameSpec.Parent) do not exist on a shared server: %w",
-				spec.Label, errors.ErrUnsupported)
-		}
+	n := &limitsInForce{Limits: limits}
+	for name, spec := range limits.Names() {
 		err := l.supports(spec.Limit)
 		for o := range limits.Overrides(name) {
 			err = cmp.Or(err, l.supports(o.Limit))
@@ -84,30 +65,14 @@ func (l *Limiter) SetLimits(limits *stint.Limits) error {
 	}
 	l.setMu.Lock()
 	defer l.setMu.Unlock()
-	if l.node == nil {
-		l.inForce.Store(n)
-	} else if err := l.node.Declare(names, func() { l.inForce.Store(n) }); err != nil {
-		return err
-	}
+	l.inForce.Store(n)
 	l.leases.SetLimits(&n.since, n.limitOf)
-	if l.node != nil {
-		l.shorten()
-		l.node.SettleEarlier()
-	}
 	// Not before they are in force: until then buckets are made under the limits
 	// before. If it fails, the first decision asks again.
 	ctx, cancel := context.WithTimeout(context.Background(), l.opts.Timeout)
 	defer cancel()
 	l.server.Load(ctx, &n.since)
 	return nil
-}
-
-// shorten lets no bucket of this machine wait for longer than an empty one of the
-// limits in force. Plain buckets keep their TATs.
-func (l *Limiter) shorten() {
-	if !l.opts.PlainKeys {
-		l.node.Shorten()
-	}
 }
 
 // supports returns nil if the server can decide on the limit, and decisions can be

@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,25 +31,12 @@ type Options struct {
 	// default is a second, and a negative time means never.
 	RepeatDenials time.Duration
 
-	// Nodes is the number of machines that use the server. While the server is
-	// away, each may use 1/Nodes of a limit by itself.
-	Nodes int
-
-	// Away says how this machine decides while the server is away. The default is
-	// AwayShare if Nodes is given, and otherwise AwayClosed. AwayFor says it for
-	// single limits.
-	Away    Away
-	AwayFor map[stint.Name]Away
-
-	// Local is the path of a stint file for AwayShare. It keeps what this machine
-	// has seen and spent over a restart. One process at a time can open it.
-	// Memory has at most LocalOptions.MaxResident buckets, two for each key. Without
-	// a file it also keeps what this machine spent, for as many buckets at most, and a
-	// restart forgets everything. LocalOptions are for the stint.Limiter that decides
-	// with AwayShare. Their Durability and Now are ignored, and their CommitTimeout
-	// is Timeout by default.
-	Local        string
-	LocalOptions stint.Options
+	// Away decides while the server is away. If it is nil, decisions are ErrAway.
+	// AwayOpen admits everything. A stint.Limiter of the program's own, with each limit
+	// DividedBy the number of machines, makes an outage add up to two bursts in all,
+	// because the server's buckets fill up meanwhile. Away keeps its own limits, and
+	// belongs to the caller: Close and SetLimits leave it alone.
+	Away stint.Decider
 
 	// OnEvent is called with one event at a time. It must not call Close.
 	OnEvent func(Event)
@@ -61,23 +46,6 @@ type Options struct {
 	// whole id.
 	Tag func(id string) string
 }
-
-// Away says how a machine decides while the server is away.
-type Away uint8
-
-// The zero Away means the default.
-const (
-	// AwayShare decides with this machine's share of each limit, and charges the
-	// server when it is back, as the comment of the package says.
-	AwayShare Away = iota + 1
-
-	// AwayClosed makes each decision that needs the server ErrAway.
-	AwayClosed
-
-	// AwayOpen admits, as if there were no limit. Stats.AwayOpen counts these spends.
-	// Limits of stint.Blocked still deny.
-	AwayOpen
-)
 
 // Errors of a Limiter, besides those of package stint. Test for them with
 // errors.Is.
@@ -127,8 +95,6 @@ func (o *Options) withDefaults() (Options, error) {
 		return c, fmt.Errorf("redislimit: Options.MaxLease is %v, want more than 0", c.MaxLease)
 	case c.Replicas < 0:
 		return c, fmt.Errorf("redislimit: Options.Replicas is %d, want at least 1", c.Replicas)
-	case c.Nodes < 0:
-		return c, fmt.Errorf("redislimit: Options.Nodes is %d, want at least 1", c.Nodes)
 	case c.PlainKeys && (c.Prefix != "" || c.Tag != nil):
 		return c, errors.New("redislimit: Options.PlainKeys allows no Prefix and no Tag")
 	}
@@ -138,42 +104,5 @@ func (o *Options) withDefaults() (Options, error) {
 	c.RepeatDenials = cmp.Or(c.RepeatDenials, time.Second)
 	c.MaxLease = cmp.Or(c.MaxLease, time.Minute)
 	c.Replicas = cmp.Or(c.Replicas, 1)
-	if c.Away == 0 {
-		if c.Away = AwayClosed; c.Nodes > 0 {
-			c.Away = AwayShare
-		}
-	}
-	c.AwayFor = maps.Clone(c.AwayFor)
-	return c, c.checkAway()
-}
-
-// checkAway returns what is wrong with Away, AwayFor, Nodes and Local.
-func (o *Options) checkAway() error {
-	for name, a := range o.AwayFor {
-		if a < AwayShare || a > AwayOpen {
-			return fmt.Errorf("redislimit: Options.AwayFor is %d for %d, want AwayShare, AwayClosed or AwayOpen", a, name)
-		}
-	}
-	switch {
-	case o.Away > AwayOpen:
-		return fmt.Errorf("redislimit: Options.Away is %d, want AwayShare, AwayClosed or AwayOpen", o.Away)
-	case o.mayHave(AwayShare) && o.Nodes == 0:
-		return errors.New("redislimit: AwayShare needs Options.Nodes, the number of machines")
-	case !o.mayHave(AwayShare) && o.Local != "":
-		return errors.New("redislimit: Options.Local is only for AwayShare, which needs Options.Nodes")
-	}
-	return nil
-}
-
-// mayHave reports whether a limit may have this Away.
-func (o *Options) mayHave(a Away) bool {
-	return o.Away == a || slices.Contains(slices.Collect(maps.Values(o.AwayFor)), a)
-}
-
-// away returns how this machine decides on a limit while the server is away.
-func (o *Options) away(name stint.Name) Away {
-	if a, ok := o.AwayFor[name]; ok {
-		return a
-	}
-	return o.Away
+	return c, nil
 }

@@ -50,19 +50,22 @@ func (l *lateness) within(from, to time.Duration) (most time.Duration) {
 	return most
 }
 
-// A server is killed or stopped again and again, under 64 callers of a node that
-// has a share of the limits. Each call ends, with a decision unless it was one
-// of the first to get no answer. No goroutine is left.
+// A server is killed or stopped again and again, under 64 callers of a machine that
+// has a Limiter of its own for that time. Each call ends, with a decision unless it
+// was one of the first to get no answer. Its own Limiter has spent exactly what it
+// admitted, and the server nothing of it. No goroutine is left.
 func TestOutages(t *testing.T) {
 	outages := testlength.Of(200, 6)
 	s := startServer(t)
 	before := runtime.NumGoroutine()
 	const timeout = 100 * time.Millisecond
-	l := openAt(t, s.url, testLimits(t, stint.PerHour(1_000_000_000)), Options{Timeout: timeout, Nodes: 3,
-		Local: filepath.Join(t.TempDir(), "local.db"), LocalOptions: stint.Options{CommitTimeout: time.Minute}})
+	limit, share := stint.PerHour(1_000_000_000), stint.PerHour(100_000_000)
+	mine, err := stint.Open(filepath.Join(t.TempDir(), "own.db"), testLimits(t, share), &stint.Options{Now: newTestClock().now})
+	require.NoError(t, err)
+	l := openAt(t, s.url, testLimits(t, limit), Options{Timeout: timeout, Away: mine})
 	done := make(chan struct{})
 	var callers sync.WaitGroup
-	var decided, noAnswer atomic.Int64
+	var decided, away, noAnswer atomic.Int64
 	took := make([][]time.Duration, 64)
 	late := &lateness{begun: time.Now()}
 	callers.Go(func() { late.run(done) })
@@ -88,6 +91,9 @@ func TestOutages(t *testing.T) {
 				switch {
 				case err == nil && d.Allowed:
 					decided.Add(1)
+					if d.Limit == share {
+						away.Add(1)
+					}
 				case errors.Is(err, ErrNoAnswer), errors.Is(err, ErrAway), errors.Is(err, ErrBusy):
 					noAnswer.Add(1)
 				default:
@@ -124,6 +130,15 @@ func TestOutages(t *testing.T) {
 	callers.Wait()
 	st := l.Stats()
 	require.NoError(t, l.Close())
+	require.Equal(t, away.Load(), st.AwayDecisions)
+	spent := int64(0)
+	for i := range 8 {
+		b, err := mine.Bucket(perID.Key(string(rune('a' + i))))
+		require.NoError(t, err)
+		spent += share.Burst - b.Remaining
+	}
+	require.Equal(t, away.Load(), spent)
+	require.NoError(t, mine.Close())
 	all := slices.Concat(took...)
 	slices.Sort(all)
 	at := func(part float64) time.Duration { return all[int(part*float64(len(all)-1))].Round(time.Microsecond) }
@@ -136,7 +151,7 @@ func TestOutages(t *testing.T) {
 	t.Logf("%d calls: median %v, 99 %% %v, 99.9 %% %v, 99.99 %% %v, longest %v; %d took more than %v, "+
 		"and %d of them by more than this machine's timers were late", len(all), at(0.5), at(0.99), at(0.999), at(0.9999), at(1),
 		len(longer), bound, unexplained)
-	t.Logf("%d decided, %d of them here, %d without an answer; away %d times, for %v", decided.Load(), st.AwayShare,
+	t.Logf("%d decided, %d of them here, %d without an answer; away %d times, for %v", decided.Load(), st.AwayDecisions,
 		noAnswer.Load(), st.Outages, st.Away)
 	require.Less(t, at(1), 20*time.Second, "a call hangs")
 	require.GreaterOrEqual(t, st.Outages, int64(outages))
@@ -167,10 +182,11 @@ func TestAwayTime(t *testing.T) {
 		c := wrongLine{newLine(), wrongClock{client, by}}
 		c.rueidisClient = client
 		c.fail(errCut)
-		l := newOn(t, c, testLimits(t, stint.PerHour(2)), Options{Prefix: prefix, Nodes: 1})
+		l := newOn(t, c, testLimits(t, stint.PerHour(2)), Options{Prefix: prefix, Away: AwayOpen})
 		l.spend(t, perID.Key(by.String()), 1)
 		c.mend()
 		l.comesBack(t)
+		l.spend(t, perID.Key(by.String()), 1)
 		require.InDelta(t, by, time.Until(l.Now()), float64(30*time.Minute), "it is known now")
 		require.Positive(t, l.Stats().Away, by)
 		require.Less(t, l.Stats().Away, 30*time.Minute, by)

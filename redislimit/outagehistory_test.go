@@ -2,8 +2,9 @@ package redislimit
 
 import (
 	"context"
-	"path/filepath"
+	"math/rand/v2"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,84 +13,79 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/testlength"
-	"github.com/stint-go/stint/redislimit/internal/away"
-	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
-// A single node decides over many outages as a Limiter in memory that has none.
-// While the server is away, its home flushes, and other buckets take its memory.
+// Over many outages the server decides as a Limiter in memory that has none, and
+// while it is away, Options.Away decides as a second one: nothing that one of them
+// has spent is charged to the other.
 func TestOutageHistory(t *testing.T) {
 	t.Parallel()
-	outages := testlength.Of(200, 20)
-	for name, local := range map[string]string{"memory": "", "file": filepath.Join(t.TempDir(), "local.db")} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			clock, limit := newTestClock(), stint.PerMinute(5)
-			l, cut := newAway(t, limit, Options{Nodes: 1, Now: clock.now, RepeatDenials: -1, Local: local,
-				LocalOptions: stint.Options{MaxResident: 256, CommitTimeout: time.Minute}})
-			b := bothOf(t, 9, clock, l, testLimits(t, limit))
-			for range outages {
-				for range b.rnd.IntN(20) {
-					b.decide(mayGive)
-				}
-				cut.fail(errCut)
-				for range b.rnd.IntN(40) {
-					b.decide(mayTake)
-					switch b.rnd.IntN(20) {
-					case 0:
-						require.NoError(t, b.remote.node.Local.Flush())
-					case 1:
-						if local != "" { // without a file seen buckets are forgotten
-							b.crowd()
-						}
-					}
-				}
-				cut.mend()
-				b.remote.comesBack(t)
-				for _, key := range b.keys {
-					b.sameBucket(key)
-				}
+	clock, limit, share := newTestClock(), stint.PerMinute(6), stint.PerMinute(6).DividedBy(2)
+	shares := testLimits(t, share)
+	l, cut := newAway(t, limit, Options{Now: clock.now, RepeatDenials: -1, Away: ownOf(t, shares, clock.now)})
+	there, away := bothOf(t, 9, clock, l, testLimits(t, limit)), bothOf(t, 10, clock, l, shares)
+	for range testlength.Of(400, 40) {
+		for range there.rnd.IntN(20) {
+			there.decide(share.Burst, true)
+		}
+		cut.fail(errCut)
+		for range away.rnd.IntN(40) {
+			away.decide(share.Burst, false)
+		}
+		if l.isAway() {
+			for _, key := range away.keys {
+				away.sameBucket(key)
 			}
-			st := b.remote.Stats()
-			t.Logf("%d decisions here, %d buckets charged, %d evicted", st.AwayShare, st.Charged, st.Local.Evictions)
-			require.Positive(t, st.Charged)
-			require.Equal(t, local != "", st.Local.Evictions > 0)
-		})
+		}
+		cut.mend()
+		l.comesBack(t)
+		for _, key := range there.keys {
+			there.sameBucket(key)
+		}
 	}
+	t.Logf("%d decisions of Options.Away, %d outages", l.Stats().AwayDecisions, l.Stats().Outages)
+	require.Greater(t, l.Stats().AwayDecisions, int64(500))
 }
 
-// What decide may draw. While the server is away, a Reset is an error, and a
-// refund gives back at most what this machine has spent since.
-const (
-	mayTake   = iota // checks and spends
-	mayRefund        // and refunds
-	mayGive          // and resets
-)
-
-// decide passes some time, and compares a random decision.
-func (b *both) decide(may int) {
+// decide passes some time, and compares a random decision, for at most most tokens.
+// While the server is away, a Reset is an error.
+func (b *both) decide(most int64, resets bool) {
 	b.Helper()
 	scale := []time.Duration{0, time.Microsecond, time.Second, 20 * time.Second}[b.rnd.IntN(4)]
 	if b.rnd.IntN(50) == 0 {
 		scale = time.Hour
 	}
 	b.clock.pass(time.Duration(b.rnd.ExpFloat64() * float64(scale)))
-	reqs := []stint.Request{b.request(false)}
+	reqs := []stint.Request{b.request(true)}
 	for range b.rnd.IntN(3) {
-		reqs = append(reqs, b.request(false))
+		reqs = append(reqs, b.request(true))
+	}
+	for i := range reqs {
+		reqs[i].Leave = min(reqs[i].Leave, most)
+		reqs[i].Cost = min(reqs[i].Cost, most-reqs[i].Leave) // more is ErrCostOverBurst there, and ErrAway while it is away
 	}
 	var want, got stint.Decision
 	var err1, err2 error
 	ds1, ds2 := make([]stint.Decision, len(reqs)), make([]stint.Decision, len(reqs))
-	switch n := b.rnd.IntN(6); {
+	switch n := b.rnd.IntN(8); {
 	case n == 0:
 		want, err1 = b.local.Check(reqs[0].Key, reqs[0].Cost)
 		got, err2 = b.remote.Check(reqs[0].Key, reqs[0].Cost)
-	case n == 1 && may >= mayRefund:
-		want, err1 = b.local.Refund(reqs[0].Key.Cost(reqs[0].Cost).SpentAt(stint.JustSpent))
-		got, err2 = b.remote.Refund(reqs[0].Key.Cost(reqs[0].Cost).SpentAt(stint.JustSpent))
-	case n == 2 && may >= mayGive && b.rnd.IntN(8) == 0:
+	case n == 1:
+		for i := range reqs {
+			reqs[i].Spent = inFuture
+			if b.rnd.IntN(2) == 0 {
+				reqs[i].Spent = b.clock.now().Add(-time.Duration(b.rnd.Int64N(int64(time.Minute))))
+			}
+		}
+		want, err1 = b.local.Refund(reqs...)
+		got, err2 = b.remote.Refund(reqs...)
+	case n == 2 && resets && b.rnd.IntN(8) == 0:
 		err1, err2 = b.local.Reset(reqs[0].Key), b.remote.Reset(reqs[0].Key)
+	case n == 3:
+		reqs[0].Mode = stint.UpTo
+		want, err1 = b.local.Do(context.Background(), reqs[:1], ds1)
+		got, err2 = b.remote.Do(context.Background(), reqs[:1], ds2)
 	default:
 		want, err1 = b.local.Do(context.Background(), reqs, ds1)
 		got, err2 = b.remote.Do(context.Background(), reqs, ds2)
@@ -99,39 +95,62 @@ func (b *both) decide(may int) {
 	require.Equal(b, ds1, ds2, "%+v", reqs)
 }
 
-// crowd makes buckets leave the memory of the home, into its file.
-func (b *both) crowd() {
-	b.Helper()
-	for i := range 600 {
-		_, err := b.remote.node.Local.Raise(stint.Request{Key: perID.Key("crowd" + strconv.Itoa(i)),
-			Limit: stint.Limit{Burst: 1, Count: 1, Period: script.MaxTolerance, Durability: stint.Flushed}},
-			b.clock.now().Add(time.Minute))
-		require.NoError(b, err)
-	}
-}
-
-// A refund does not end a hold on this machine.
-func TestRefundLeavesHold(t *testing.T) {
+// Callers go on while the line is cut and mended again and again. The clock stands
+// still. The server has spent exactly what it admitted, and Options.Away what that
+// admitted.
+func TestBackUnderLoad(t *testing.T) {
 	t.Parallel()
+	const ids, burst, share = 4, 10_000_000, 1_000_000
 	clock := newTestClock()
-	l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, RepeatDenials: -1})
-	key := perID.Key("a")
-	l.spend(t, key, 5)
-	c.fail(errCut)
-	l.check(t, key, 1)
-	c.mend()
-	l.comesBack(t)
-	require.NoError(t, errorOf(l.Hold(key, clock.now().Add(time.Hour))))
-	require.Eventually(t, func() bool {
-		b, err := l.node.Local.Bucket(away.OwnKey(key))
-		return err == nil && !b.HeldUntil.IsZero()
-	}, time.Minute, time.Millisecond)
-	l.refund(t, key.Cost(3).SpentAt(stint.JustSpent))
-	c.fail(errCut)
-	require.Equal(t, time.Hour, l.spend(t, key, 1).RetryAfter)
-	require.EqualValues(t, 8, l.left(t, key))
-	c.mend()
-	l.comesBack(t)
+	mine := own(t, stint.PerHour(share), clock.now)
+	l, c := newAway(t, stint.PerHour(burst), Options{Now: clock.now, Away: mine})
+	var done atomic.Bool
+	var there, away [ids]atomic.Int64 // admitted
+	var callers sync.WaitGroup
+	for i := range 16 {
+		callers.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 1))
+			for !done.Load() {
+				id := rnd.IntN(ids)
+				d, err := l.Spend(perID.Key(strconv.Itoa(id)), 1)
+				switch {
+				case err != nil || !d.Allowed:
+					t.Error(d, err)
+					return
+				case d.Limit.Burst == share:
+					away[id].Add(1)
+				default:
+					there[id].Add(1)
+				}
+			}
+		})
+	}
+	more := func(of *[ids]atomic.Int64) {
+		all := func() (n int64) {
+			for i := range of {
+				n += of[i].Load()
+			}
+			return n
+		}
+		was := all()
+		require.Eventually(t, func() bool { return all() >= was+200 }, time.Minute, 50*time.Microsecond)
+	}
+	for range testlength.Of(60, 8) {
+		more(&there)
+		c.fail(errCut)
+		more(&away)
+		c.mend()
+		l.comesBack(t)
+	}
+	done.Store(true)
+	callers.Wait()
+	for i := range ids {
+		key := perID.Key(strconv.Itoa(i))
+		require.Equal(t, burst-there[i].Load(), l.left(t, key))
+		b, err := mine.Bucket(key)
+		require.NoError(t, err)
+		require.Equal(t, share-away[i].Load(), b.Remaining)
+	}
 }
 
 // interrupted is a Client with an outage during a call that spends nothing.
@@ -155,15 +174,15 @@ func (c *interrupted) Eval(ctx context.Context, command, text string, keys, args
 // nothing, it is made again, in what is left of its time.
 func TestOutageDuringCall(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{0, 2} {
+	for _, away := range []stint.Decider{nil, own(t, stint.PerHour(5), nil)} {
 		server, prefix := commonServer(t)
 		client := &interrupted{line: newLine()}
 		client.rueidisClient = clientAt(t, server.url, 20*time.Second)
-		l := newOn(t, client, testLimits(t, stint.PerHour(10)), Options{Prefix: prefix, Nodes: nodes})
+		l := newOn(t, client, testLimits(t, stint.PerHour(10)), Options{Prefix: prefix, Away: away})
 		var first time.Time
 		during := func() {
 			first = *client.deadline.Load()
-			l.node.Whole.Begin(errCut)
+			l.watch.Whole.Begin(errCut)
 			l.comesBack(t)
 		}
 		client.outage.Store(&during)

@@ -2,26 +2,31 @@ package redislimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/redislimit/internal/away"
 	"github.com/stint-go/stint/redislimit/internal/script"
 )
 
 // ask runs an operation on several buckets, and puts the answers into the
 // requests. A spend takes from all of them or from none. begun is when the
 // caller's call began, or zero if that is now: all that is done for the call
-// shares one Timeout.
-func (l *Limiter) ask(op script.Op, rs []*script.Request, begun time.Time) (err error) {
+// shares one Timeout. Options.Away decides together on the buckets whose server is
+// away.
+func (l *Limiter) ask(ctx context.Context, op script.Op, rs []*script.Request, begun time.Time) (err error) {
 	if begun.IsZero() {
 		begun = time.Now()
 	}
+	rs, without := l.split(op, rs)
 	trips := l.trips(op, rs, begun)
-	if l.carryOutAll(trips); !l.server.Spreads() {
+	if len(without) > 0 {
+		trips = append(trips, &script.Trip{Op: op, Requests: without, Away: true, Begun: begun})
+	}
+	if l.carryOutAll(ctx, trips); !l.server.Spreads() {
 		return l.outcome(op, trips)
 	}
 	var all []*script.Trip
@@ -29,11 +34,27 @@ func (l *Limiter) ask(op script.Op, rs []*script.Request, begun time.Time) (err 
 		again := []*script.Trip{t}
 		if errors.Is(t.Err, ErrCrossSlot) && len(t.Requests) > 1 && !l.opts.Atomic { // it turned out to be a cluster
 			again = l.trips(op, t.Requests, begun)
-			l.carryOutAll(again)
+			l.carryOutAll(ctx, again)
 		}
 		all = append(all, again...)
 	}
 	return l.outcome(op, all)
+}
+
+// split returns the requests to servers, and those that Options.Away decides. With
+// Options.Atomic they are in one slot, or fail.
+func (l *Limiter) split(op script.Op, rs []*script.Request) (asked, without []*script.Request) {
+	if !l.watch.Under() || l.opts.Atomic {
+		return rs, nil
+	}
+	for _, r := range rs {
+		if l.decidesAway(op, r.Bucket, nil) {
+			without = append(without, r)
+		} else {
+			asked = append(asked, r)
+		}
+	}
+	return asked, without
 }
 
 // trips splits an operation. If Options.Atomic forbids that, all trips fail.
@@ -61,14 +82,14 @@ func (l *Limiter) trips(op script.Op, rs []*script.Request, begun time.Time) (tr
 }
 
 // carryOutAll carries trips out at the same time.
-func (l *Limiter) carryOutAll(trips []*script.Trip) {
+func (l *Limiter) carryOutAll(ctx context.Context, trips []*script.Trip) {
 	if len(trips) == 1 {
-		l.carryOut(trips[0])
+		l.carryOut(ctx, trips[0])
 		return
 	}
 	var wg sync.WaitGroup
 	for _, t := range trips {
-		wg.Go(func() { l.carryOut(t) })
+		wg.Go(func() { l.carryOut(ctx, t) })
 	}
 	wg.Wait()
 }
@@ -88,73 +109,70 @@ func (l *Limiter) outcome(op script.Op, trips []*script.Trip) (err error) {
 	return err
 }
 
-// carryOut asks the server, or decides without it while it is away. If the server
+// carryOut asks the server, or Options.Away if the server is away. If the server
 // went away and came back during a call that spent nothing, carryOut asks again.
-func (l *Limiter) carryOut(t *script.Trip) {
+func (l *Limiter) carryOut(ctx context.Context, t *script.Trip) {
 	if t.Err != nil {
 		return
 	}
+	if t.Away {
+		t.Err = l.decideAway(ctx, t)
+		return
+	}
 	for {
-		o, aways := l.node.Of(t.Requests[0].Bucket), l.node.Aways.Load()
-		if l.whileAway(t, o, nil) {
-			return
-		}
-		if l.node.Of(t.Requests[0].Bucket) != o { // the shards have become known
-			continue
-		}
-		t.Gate = o
+		outages := l.watch.Outages.Load()
+		t.Gate = l.watch.Of(t.Requests[0].Bucket)
 		l.server.Run(t)
 		if t.Err == nil || errors.Is(t.Err, stint.ErrNotDurable) { // too few replicas have it
-			l.saw(t)
 			return
 		}
-		if l.whileAway(t, o, t.Err) || !errors.Is(t.Err, ErrAway) || l.node.Aways.Load() == aways {
+		if l.decidesAway(t.Op, t.Requests[0].Bucket, t.Err) {
+			t.Err = unsure(t.Err, l.decideAway(ctx, t))
+			return
+		}
+		if !errors.Is(t.Err, ErrAway) || l.watch.Outages.Load() == outages || t.Gate.Away() {
 			return
 		}
 		t.Err = nil
 	}
 }
 
-// undo returns what the trips spent, because another trip of the same call denied or failed.
-// A server is asked in the background, and a charge under way is waited for there. Tokens
-// that have come back by themselves are not returned again. If an undo fails, the tokens
-// stay spent. So do those of a decision of this machine that is not durable, because the
-// local Limiter may have returned them.
+// undo returns what the trips spent, because another trip of the same call denied or
+// failed. That is done in the background. Tokens that have come back by themselves
+// are not returned again. If an undo fails, the tokens stay spent. So do those that
+// Options.Away failed to make durable, because it may have returned them.
 func (l *Limiter) undo(trips []*script.Trip) {
 	for _, t := range trips {
-		if !t.Allowed || t.Err != nil && (t.Requests[0].Here || !errors.Is(t.Err, stint.ErrNotDurable)) {
-			continue
+		switch {
+		case !t.Allowed || t.Err != nil && (t.Away || !errors.Is(t.Err, stint.ErrNotDurable)):
+		case t.Away:
+			l.undoAway(t)
+		default:
+			l.undoTrip(t)
 		}
-		var spent []*script.Request
-		for _, r := range t.Requests {
-			if r.Mode != stint.CheckOnly && r.Wait == 0 && r.Need != 0 && !r.Limit.IsUnlimited() &&
-				!(r.Here && l.node.Undo(r, false)) {
-				spent = append(spent, r)
-			}
-		}
-		if len(spent) == 0 {
-			continue
-		}
-		l.begin(func() {
-			var back []*script.Request
-			for _, r := range spent {
-				again := *r
-				again.Fourth = r.Now
-				if r.Here {
-					if l.node.Undo(r, true) {
-						continue
-					}
-					again.Need /= int64(l.opts.Nodes) // the server has been charged in between
-				}
-				back = append(back, &again)
-			}
-			for _, t := range l.trips(script.Undo, back, time.Now()) {
-				t.Gate = l.node.Of(t.Requests[0].Bucket)
-				l.server.Run(t)
-			}
-			l.forget(back)
-		})
 	}
+}
+
+// undoTrip returns to the server what a trip has spent.
+func (l *Limiter) undoTrip(t *script.Trip) {
+	var back []*script.Request
+	for _, r := range t.Requests {
+		if r.Mode != stint.CheckOnly && r.Wait == 0 && r.Need != 0 && r.Limit != stint.Unlimited {
+			again := *r
+			again.Fourth = r.Now
+			back = append(back, &again)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	l.begin(func() {
+		for _, t := range l.trips(script.Undo, back, time.Now()) {
+			t.Gate = l.watch.Of(t.Requests[0].Bucket)
+			l.server.Run(t)
+		}
+		l.forget(back)
+	})
 }
 
 // forget forgets denials on buckets to which tokens are returned.
@@ -164,60 +182,11 @@ func (l *Limiter) forget(rs []*script.Request) {
 	}
 }
 
-// unsure returns the error of a decision that this machine made after a call with
+// unsure returns the error of a decision that Options.Away made after a call with
 // the error cause. If that call may have spent, the error is not ErrAway.
 func unsure(cause, err error) error {
 	if errors.Is(cause, ErrNoAnswer) && errors.Is(err, ErrAway) {
 		return fmt.Errorf("%w, and then: %v", cause, err)
-	}
-	return err
-}
-
-// whileAway decides a trip without the server, as Options.Away says. cause is
-// the error of the trip, or nil if it was not made. It returns false, and changes
-// nothing, if the server is not away.
-func (l *Limiter) whileAway(t *script.Trip, o *away.Outage, cause error) bool {
-	nothing := cause == nil || errors.Is(cause, ErrAway) || errors.Is(cause, ErrBusy)
-	if !nothing && !errors.Is(cause, ErrNoAnswer) {
-		return false
-	}
-	was, err := l.node.While(o, l.server.Deadline(t), func() {
-		cause = cmp.Or(cause, script.ErrNotYet)
-		decides := t.Op == script.Spend || t.Op == script.Check || t.Op == script.Part || t.Op == script.Refund && nothing
-		for _, r := range t.Requests {
-			decides = decides && l.opts.away(r.Bucket.Name) != AwayClosed
-		}
-		if t.Err = cause; decides {
-			t.Err = unsure(cause, l.decideHere(t, o))
-		}
-	})
-	if err != nil {
-		t.Err = cmp.Or(cause, err)
-	}
-	return was
-}
-
-// decideHere decides on buckets without the server. None of them may have
-// AwayClosed. After an error nothing was spent on this machine, except that after
-// stint.ErrNotDurable the tokens may be spent.
-func (l *Limiter) decideHere(t *script.Trip, o *away.Outage) error {
-	t.Allowed = true
-	now := script.Instant(l.Now())
-	var shared []*script.Request
-	for _, r := range t.Requests {
-		if r.Here, r.Answer = true, (script.Answer{Now: now}); l.opts.away(r.Bucket.Name) == AwayShare {
-			shared = append(shared, r)
-			continue
-		}
-		r.Limit = stint.Unlimited
-		r.Taken += r.Cost
-		if t.Op == script.Spend || t.Op == script.Part {
-			l.open.Add(1)
-		}
-	}
-	err := l.node.Decide(o, t.Op, shared)
-	for _, r := range shared {
-		t.Allowed = t.Allowed && (r.Wait == 0 || r.Mode == stint.SpendOnly)
 	}
 	return err
 }

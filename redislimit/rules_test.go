@@ -24,9 +24,9 @@ func TestRules(t *testing.T) {
 	t.Run("away", func(t *testing.T) {
 		t.Parallel()
 		nowhere := "unix://" + filepath.Join(t.TempDir(), "s")
-		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "away", Lacks: append(lacks, decidertest.Holds, decidertest.LaterCuts),
+		rulestest.Run(t, rulestest.HTTP, &decidertest.Subject{Name: "away", Lacks: append(lacks, decidertest.Holds),
 			Open: func(t testing.TB, c decidertest.Config) (decidertest.Limiter, error) {
-				return opened(t, nowhere, c, &Options{Nodes: 1})
+				return openedAway(t, nowhere, c)
 			}})
 	})
 }

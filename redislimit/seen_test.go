@@ -49,13 +49,14 @@ func TestDenialDuringRefund(t *testing.T) {
 	key := perID.Key("a")
 	for name, refund := range map[string]func(*Limiter) error{
 		"Refund": func(l *Limiter) error {
-			_, err := l.Refund(key.Cost(5).SpentAt(stint.JustSpent))
+			_, err := l.Refund(key.Cost(5).SpentAt(inFuture))
 			return err
 		},
 		"Refund of two": func(l *Limiter) error {
-			_, err := l.Refund(stint.Request{Key: key, Cost: 5, Spent: stint.JustSpent}, stint.Request{Key: everyone.Key(""), Cost: 5, Spent: stint.JustSpent})
+			_, err := l.Refund(stint.Request{Key: key, Cost: 5, Spent: inFuture}, stint.Request{Key: everyone.Key(""), Cost: 5, Spent: inFuture})
 			return err
 		},
+		"Reset": func(l *Limiter) error { return l.Reset(key) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -32,7 +32,7 @@ const (
 
 var testNames = stint.Names{
 	perID:    {Label: "perID"},
-	everyone: {Label: "everyone", ID: stint.Shared},
+	everyone: {Label: "everyone", IDs: stint.Single},
 	other:    {Label: "other"},
 	off:      {Label: "off"},
 	shut:     {Label: "shut"},
@@ -199,7 +199,7 @@ func newOn(tb testing.TB, c Client, limits *stint.Limits, opts Options) *Limiter
 }
 
 // isAway reports whether the server is away.
-func (l *Limiter) isAway() bool { return l.node.Whole.Away() }
+func (l *Limiter) isAway() bool { return l.watch.Whole.Away() }
 
 // testClock stands still until pass moves it.
 type testClock struct{ ns atomic.Int64 }

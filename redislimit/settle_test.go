@@ -2,7 +2,6 @@ package redislimit
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,48 +9,52 @@ import (
 	"github.com/stint-go/stint/rules"
 )
 
-// An outage between the spend of a bound and its settlement, or during either:
-// when the server is back, it has spent no less than what was used, up to the
-// tokens that were short.
+// An outage between the spend of a bound and its settlement, or during either: what
+// is settled goes to the bucket that decides then.
 func TestSettleOverOutage(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		settledAway bool
-		cost        int64
-		short, left int64 // when the server is back
+		begunAway, settledAway bool
+		cost                   int64
+		short, there, here     int64 // what is left
 	}{
-		"between, less":        {false, 2, 0, 8},
-		"between, more":        {false, 8, 0, 2},
-		"between, too many":    {false, 12, 2, 0},
-		"settled away, more":   {true, 8, 0, 2},
-		"settled away, as is":  {true, 5, 0, 5},
-		"settled away, less":   {true, 2, 0, 5},
-		"settled away, so far": {true, 11, 1, 0},
+		"begun away, less":     {true, false, 2, 0, 10, 5},
+		"begun away, more":     {true, false, 8, 0, 7, 5},
+		"begun away, too many": {true, false, 18, 3, 0, 5},
+		"settled away, more":   {false, true, 8, 0, 5, 7},
+		"settled away, as is":  {false, true, 5, 0, 5, 10},
+		"settled away, less":   {false, true, 2, 0, 5, 10},
+		"both away, less":      {true, true, 2, 0, 10, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock := newTestClock()
-			l, c := newAway(t, stint.PerHour(10), Options{Nodes: 1, Now: clock.now, RepeatDenials: -1})
+			mine := own(t, stint.PerHour(10), clock.now)
+			l, c := newAway(t, stint.PerHour(10), Options{Now: clock.now, RepeatDenials: -1, Away: mine})
 			key := perID.Key("a")
+			turn := func(away bool) {
+				if c.mend(); away {
+					c.fail(errCut)
+					l.check(t, key, 1)
+				} else {
+					l.comesBack(t)
+				}
+				require.Equal(t, away, l.isAway())
+			}
+			turn(tc.begunAway)
 			client := rules.Client{Limiter: l}
 			bound, err := client.Begin(t.Context(), key, 5)
 			require.NoError(t, err)
-			c.fail(errCut)
-			l.check(t, key, 1)
-			require.True(t, l.isAway())
-			if !tc.settledAway {
-				c.mend()
-				l.comesBack(t)
-			}
+			turn(tc.settledAway)
 			short, err := bound.Settle(tc.cost)
 			require.NoError(t, err)
 			require.Equal(t, tc.short, short)
-			if tc.settledAway {
-				c.mend()
-				l.comesBack(t)
-			}
-			require.Eventually(t, func() bool { return l.left(t, key) == tc.left }, time.Minute, time.Millisecond,
-				"%d are left, want %d", l.left(t, key), tc.left)
+			turn(false)
+			require.Equal(t, tc.there, l.left(t, key))
+			require.NoError(t, err)
+			d, err := mine.Check(key, 0)
+			require.NoError(t, err)
+			require.Equal(t, tc.here, d.Remaining)
 		})
 	}
 }

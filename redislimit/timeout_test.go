@@ -3,7 +3,6 @@ package redislimit
 import (
 	"context"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -97,7 +96,7 @@ func TestTimeout(t *testing.T) {
 	})
 
 	leased := leasedLimit(stint.PerMinute(10_000))
-	run("a lease, and then a trip", leased, Options{Nodes: 2}, func(t *testing.T, l *Limiter, c *staged, timed timer) {
+	run("a lease, and then a trip", leased, Options{}, func(t *testing.T, l *Limiter, c *staged, timed timer) {
 		for range 2 { // then it is in demand
 			require.NoError(t, timed(spend(l)))
 		}
@@ -130,30 +129,5 @@ func TestTimeout(t *testing.T) {
 			return after(ctx, 70*time.Millisecond, allows(1), nil)
 		})
 		require.NoError(t, timed(func() error { return errorOf(l.Hold(perID.Key("a"), time.Now().Add(time.Hour))) }))
-	})
-
-	run("debts that are charged", stint.PerHour(100_000), Options{Nodes: 2}, func(t *testing.T, l *Limiter, c *staged,
-		timed timer) {
-		c.does(func(context.Context, string, []string, []string) (any, error) { return nil, errCut })
-		require.NoError(t, timed(spend(l)))
-		require.True(t, l.isAway())
-		c.does(func(ctx context.Context, text string, keys, args []string) (any, error) {
-			if text == script.ProbeText && l.isAway() {
-				return nil, nil
-			}
-			if text != script.ProbeText && strings.HasPrefix(args[2], "d") {
-				return after(ctx, 80*time.Millisecond, allows(len(keys)), nil)
-			}
-			return after(ctx, time.Hour, nil, nil)
-		})
-		var callers sync.WaitGroup
-		for i := range 400 {
-			callers.Go(func() {
-				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
-				timed(spend(l))
-			})
-		}
-		callers.Wait()
-		require.Greater(t, l.Stats().Outages, int64(1), "it was back, and left calls without an answer")
 	})
 }

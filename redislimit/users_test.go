@@ -36,8 +36,7 @@ func documented(t *testing.T, pattern string) []string {
 // aclLine is the ACL line of docs/redis.md, without the user.
 const aclLine = `(?m)^    ACL SETUSER limiter (.*)$`
 
-// The ACL line of docs/redis.md suffices for decisions, leases, holds, debts and
-// probes.
+// The ACL line of docs/redis.md suffices for decisions, leases, holds and probes.
 func TestACL(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--port", freePort(t), "--bind", "127.0.0.1")
@@ -47,19 +46,19 @@ func TestACL(t *testing.T) {
 	port := s.args[len(s.args)-3]
 	c.rueidisClient = clientAt(t, "redis://limiter:SECRET@127.0.0.1:"+port, 20*time.Second)
 	limits := testLimits(t, leasedLimit(stint.PerHour(100)))
-	l := newOn(t, c, limits, Options{Nodes: 1, RepeatDenials: -1})
+	l := newOn(t, c, limits, Options{Away: AwayOpen, RepeatDenials: -1})
 	key := perID.Key("a")
 	for range 20 {
 		l.spend(t, key, 1)
 	}
-	l.refund(t, key.Cost(1).SpentAt(stint.JustSpent))
+	l.refund(t, key.Cost(1).SpentAt(inFuture))
 	require.NoError(t, errorOf(l.Hold(key, l.Now().Add(time.Hour))))
 	require.NoError(t, l.Reset(key))
 	c.fail(errCut)
 	l.spend(t, other.Key("a"), 1)
 	c.mend()
 	l.comesBack(t)
-	require.EqualValues(t, 6, l.left(t, other.Key("a")))
+	require.EqualValues(t, 7, l.left(t, other.Key("a")))
 	require.NoError(t, l.Health())
 }
 
@@ -78,14 +77,14 @@ func TestACLCluster(t *testing.T) {
 		n.cli("ACL", "SETUSER", "default", "resetpass", ">admin", "+@all")
 	}
 	l := openAt(t, strings.Replace(url, "redis://", "redis://limiter:SECRET@", 1), testLimits(t, leasedLimit(stint.PerHour(100))),
-		Options{Nodes: 1, RepeatDenials: -1})
+		Options{Away: AwayOpen, RepeatDenials: -1})
 	for i := range 40 {
 		d, err := l.SpendAll(stint.Request{Key: perID.Key(strconv.Itoa(i)), Cost: 1},
 			stint.Request{Key: perID.Key(strconv.Itoa(i + 1)), Cost: 1})
 		require.NoError(t, err)
 		require.Equal(t, leasedLimit(stint.PerHour(100)), d.Limit)
 	}
-	require.NotSame(t, l.node.Whole, l.node.Of(perID.Key("0")), "the shards are known")
+	require.NotSame(t, l.watch.Whole, l.watch.Of(perID.Key("0")), "the shards are known")
 	require.NoError(t, l.Health())
 	require.NoError(t, l.Close())
 }
@@ -168,7 +167,7 @@ func TestCalendarsRefused(t *testing.T) {
 	key := perID.Key("a")
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	_, err = l.Refund(stint.Request{Key: key, Cost: 1, Limit: day, Spent: stint.JustSpent})
+	_, err = l.Refund(stint.Request{Key: key, Cost: 1, Limit: day, Spent: inFuture})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	_, err = l.SpendAll(stint.Request{Key: key, Cost: 1, Limit: day, Mode: stint.UpTo})
 	require.ErrorIs(t, err, errors.ErrUnsupported)

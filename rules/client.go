@@ -21,6 +21,11 @@ type Client struct {
 	Wait    bool          // a request waits for its tokens
 	MaxHold time.Duration // how long a server can keep the client away; 0 means 24 hours
 
+	// OnWait is called before a request waits, with the time until its turn as far as
+	// it is known then: a hold may delay it. It is not called if the turn would come
+	// after the deadline. It costs a Check.
+	OnWait func(ctx context.Context, key stint.Key, wait time.Duration)
+
 	mu       sync.Mutex // guards refusals
 	refusals map[stint.Key]refusal
 }
@@ -28,7 +33,7 @@ type Client struct {
 // A Turn is a request that may be sent, because it has spent its tokens.
 type Turn struct {
 	client  *Client
-	took    stint.Request // its Spent is no later than the spend
+	took    stint.Request // its Spent is the instant of the spend
 	sent    time.Time
 	settled atomic.Bool // by Refund or Settle
 }
@@ -36,7 +41,7 @@ type Turn struct {
 // A QuotaError says that a request was not sent, and when it may be.
 type QuotaError struct {
 	Key        stint.Key
-	Limit      stint.Limit   // zero if the bucket has no limit
+	Limit      stint.Limit   // stint.Unlimited if the bucket has none, and is held
 	RetryAfter time.Duration // until the request would pass
 
 	err error
@@ -48,7 +53,7 @@ func (e *QuotaError) Error() string {
 		return "stint: the limit blocks all requests"
 	}
 	wait := (e.RetryAfter + time.Second - 1).Truncate(time.Second)
-	return fmt.Sprintf("stint: the quota is used up: try again in %v", wait)
+	return fmt.Sprintf("stint: the quota is used up or held: try again in %v", wait)
 }
 
 // Unwrap returns stint.ErrBlocked if the limit is stint.Blocked. If the request
@@ -85,7 +90,9 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 	var d stint.Decision
 	var why error
 	if t.client.Wait {
-		t.took.Spent, err = lim.Wait(ctx, t.took)
+		t.client.tellWait(ctx, t.took)
+		d, err = lim.Wait(ctx, t.took)
+		t.took.Spent = d.At()
 		switch {
 		case errors.Is(err, stint.ErrQueueFull):
 			why = stint.ErrQueueFull
@@ -98,12 +105,11 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		}
 		d, err = ask(context.Background(), lim, stint.Request{Key: t.took.Key, Cost: t.took.Cost, Mode: stint.CheckOnly})
 	} else {
-		now := lim.Now()
 		if d, err = ask(context.Background(), lim, t.took); d.Allowed {
-			t.took.Spent = now
+			t.took.Spent = d.At()
 			return err
 		}
-		if d.Limit.IsBlocked() {
+		if d.Limit == stint.Blocked {
 			why = stint.ErrBlocked
 		}
 	}
@@ -111,6 +117,19 @@ func (t *Turn) spend(ctx context.Context) (err error) {
 		return err
 	}
 	return &QuotaError{Key: t.took.Key, Limit: d.Limit, RetryAfter: d.RetryAfter, err: why}
+}
+
+// tellWait calls OnWait if a request has to wait.
+func (c *Client) tellWait(ctx context.Context, req stint.Request) {
+	if c.OnWait == nil {
+		return
+	}
+	req.Mode = stint.CheckOnly
+	d, err := ask(context.Background(), c.Limiter, req)
+	deadline, ends := ctx.Deadline()
+	if err == nil && !d.Allowed && d.Limit != stint.Blocked && !(ends && time.Until(deadline) < d.RetryAfter) {
+		c.OnWait(ctx, req.Key, d.RetryAfter)
+	}
 }
 
 // Refund returns the tokens of a request that no server can have seen, except

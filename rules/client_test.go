@@ -43,7 +43,7 @@ type cancelling struct {
 	cancel context.CancelFunc
 }
 
-func (c cancelling) Wait(ctx context.Context, req stint.Request) (time.Time, error) {
+func (c cancelling) Wait(ctx context.Context, req stint.Request) (stint.Decision, error) {
 	defer c.cancel()
 	return c.Decider.Wait(ctx, req)
 }

@@ -16,38 +16,40 @@ type part[R Request, O any] struct {
 	rule  *Rule[R, O]
 	bound *Rule[R, O] // whose bound on requests in flight counts
 	place *entry      // nil if it has none
-	begun int64       // an instant before the spend, if the rule needs it
+	leave int64       // tokens that must remain
 	state state
 }
 
 // decide takes the places of a request, and then its tokens: all of them, or
-// none. It returns the strictest decision of a rule that can deny. After a denial
+// none. strictest gets the strictest decision of a rule that can deny. After a denial
 // the request has no places. After an error it has them still, and has spent
 // nothing, except as the errors of stint.Decider say. Errors of Shadow rules stop
 // no request.
 //
 // decide waits for a place, and for a commit, until the context ends. After that no
 // client reads the answer, and the tokens stay spent if the commit succeeds.
-func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
+func (p *Pass[R, O]) decide(strictest *stint.Decision) (err error) {
 	d := p.door
 	for i := range p.parts {
-		if a := &p.parts[i]; a.InFlight.Limit != 0 && !a.enter(p.Context, d.lim) {
+		if a := &p.parts[i]; a.InFlight.Limit != 0 && !a.enter(p.ctx, d.lim) {
 			p.leaveLocked()
-			return a.Decision.Decision, nil
+			*strictest = a.Decision.Decision
+			return nil
 		}
 	}
-	p.stamp()
 	if len(p.parts) == 1 && p.parts[0].decides() {
-		strictest, err = p.spendAlone(&p.parts[0], true)
+		err = p.spendAlone(&p.parts[0], true, strictest)
 	} else {
-		strictest, err = p.spend()
+		*strictest, err = p.spend()
 	}
 	if err != nil {
-		return stint.Decision{}, err
+		*strictest = stint.Decision{}
+		return err
 	}
 	for i := range p.parts {
 		if a := &p.parts[i]; a.Shadow && a.state == pending {
-			if _, err := p.spendAlone(a, strictest.Allowed); err != nil {
+			var its stint.Decision
+			if err := p.spendAlone(a, strictest.Allowed, &its); err != nil {
 				d.fail(p.Request, err)
 			}
 		}
@@ -55,7 +57,7 @@ func (p *Pass[R, O]) decide() (strictest stint.Decision, err error) {
 	if !strictest.Allowed {
 		p.leaveLocked()
 	}
-	return strictest, nil
+	return nil
 }
 
 // noPlace is how long a request without a place is asked to wait. Nobody knows
@@ -82,25 +84,12 @@ func (a *part[R, O]) enter(ctx context.Context, lim stint.Decider) bool {
 	return false
 }
 
-// stamp notes the instant before the spend for the rules that need it.
-func (p *Pass[R, O]) stamp() {
-	now := int64(0)
-	for i := range p.parts {
-		if a := &p.parts[i]; a.rule.stamps() {
-			if now == 0 {
-				now = p.door.lim.Now().UnixNano()
-			}
-			a.begun = now
-		}
-	}
-}
-
 // decides reports whether the rule takes part in the decision of the Limiter.
 func (a *part[R, O]) decides() bool { return !a.Shadow && a.state == pending }
 
 // took returns what the rule has spent, for Refund.
 func (a *part[R, O]) took() stint.Request {
-	return a.RuleKey.Cost(a.Cost).SpentAt(time.Unix(0, a.begun))
+	return a.RuleKey.Cost(a.Cost).SpentAt(a.At())
 }
 
 // asked has the arguments of a call. A Decider may keep
@@ -128,7 +117,7 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 		return stint.Decision{Allowed: true, Remaining: math.MaxInt64}, nil
 	}
 	q.ds = slices.Grow(q.ds, len(q.reqs))[:len(q.reqs)]
-	strictest, err := d.lim.Do(p.Context, q.reqs, q.ds)
+	strictest, err := d.lim.Do(p.ctx, q.reqs, q.ds)
 	if err != nil {
 		return stint.Decision{}, err
 	}
@@ -144,21 +133,20 @@ func (p *Pass[R, O]) spend() (stint.Decision, error) {
 
 // spendAlone decides on one rule in a call of its own: on the only one of a pass, or
 // on a Shadow rule, which spends only if the other rules allowed the request.
-func (p *Pass[R, O]) spendAlone(a *part[R, O], allowed bool) (stint.Decision, error) {
+func (p *Pass[R, O]) spendAlone(a *part[R, O], allowed bool, d *stint.Decision) (err error) {
 	var req [1]stint.Request // filled in place: a copy of what was just written takes 20 ns
 	if a.request(&req[0]); !allowed {
 		req[0].Mode = stint.CheckOnly
 	}
-	d, err := ask(p.Context, p.door.lim, req[:]...)
-	if err == nil {
-		p.decided(a, &d, allowed && (d.Allowed || a.Shadow && a.rule.Count != nil))
+	if *d, err = ask(p.ctx, p.door.lim, req[:]...); err == nil {
+		p.decided(a, d, allowed && (d.Allowed || a.Shadow && a.rule.Count != nil))
 	}
-	return d, err
+	return err
 }
 
 // request fills in what a rule asks the Limiter for.
 func (a *part[R, O]) request(req *stint.Request) {
-	req.Key, req.Cost = a.RuleKey, a.Cost
+	req.Key, req.Cost, req.Leave = a.RuleKey, a.Cost, a.leave
 	if a.rule.Count != nil {
 		req.Mode = stint.CheckOnly
 	}

@@ -17,12 +17,11 @@ func TestDecisionsOfADenial(t *testing.T) {
 		{stint.PerMinute(2), stint.EachDay(5, time.UTC)}, {stint.PerMinute(5), stint.EachDay(2, time.UTC)},
 		{stint.Blocked, stint.EachDay(5, time.UTC)}, {stint.Blocked, stint.PerHour(5)}, {stint.PerHour(2), stint.Unlimited},
 	} {
-		now := noon
-		lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: limits[0]}, ofB: {Label: "b", Limit: limits[1]}})
+		lim := newLimiterAt(t, func() time.Time { return noon }, stint.Names{ofA: {Label: "a", Limit: limits[0]}, ofB: {Label: "b", Limit: limits[1]}})
 		d := New(lim, nil, rule(ofA, ruleOf{Cost: 1}), rule(ofB, ruleOf{Cost: 1}))
 		for n := range 3 {
 			p, decision := pass(t, d, req{ctx: t.Context()})
-			require.Equal(t, n < 2 && !limits[0].IsBlocked(), decision.Allowed)
+			require.Equal(t, n < 2 && limits[0] != stint.Blocked, decision.Allowed)
 			for shown := range p.Each {
 				want, err := lim.Check(shown.RuleKey, 0)
 				require.NoError(t, err)
@@ -66,7 +65,7 @@ func TestOneCall(t *testing.T) {
 			require.Equal(t, ctx, lim.ctx)
 			require.Equal(t, allowed, decision.Allowed)
 			if allowed {
-				require.Len(t, Decisions(p), n)
+				require.Len(t, Decisions(p.Context()), n)
 			}
 			p.Leave()
 		}
@@ -74,4 +73,28 @@ func TestOneCall(t *testing.T) {
 	lim := &watched{Decider: newLimiter(t)}
 	pass(t, New(lim, nil, rule(ofA, ruleOf{Shadow: true})), req{ctx: ctx, cost: 1})
 	require.Equal(t, ctx, lim.ctx)
+}
+
+// A missing place is why a request was denied, unless only a Shadow rule wanted one.
+func TestVerdict(t *testing.T) {
+	full := InFlight{Limit: 1, Running: 1, Denied: true}
+	over := InFlight{Limit: 1, Running: 2, Denied: true, Shadow: true}
+	for _, c := range []struct {
+		allowed, shadow bool
+		inFlight        InFlight
+		want            Verdict
+	}{
+		{true, false, InFlight{}, Verdict{}},
+		{false, false, InFlight{}, Verdict{Denied: true}},
+		{true, true, InFlight{}, Verdict{Shadow: true}},
+		{false, true, InFlight{}, Verdict{Denied: true, Shadow: true}},
+		{false, false, full, Verdict{Denied: true, InFlight: true}},
+		{true, true, over, Verdict{Denied: true, Shadow: true, InFlight: true}},
+		{true, false, over, Verdict{Denied: true, Shadow: true, InFlight: true}},
+		{false, false, over, Verdict{Denied: true}},
+	} {
+		d := Decision{Shadow: c.shadow, InFlight: c.inFlight}
+		d.Allowed = c.allowed
+		require.Equal(t, c.want, d.Verdict(), "%+v", c)
+	}
 }

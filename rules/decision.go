@@ -29,8 +29,24 @@ type InFlight struct {
 	Shadow  bool  // the bound is that of a Shadow rule: it stops no request
 }
 
+// A Verdict is what a rule tells a client, as metrics count it.
+type Verdict struct {
+	Denied   bool
+	Shadow   bool // it stops no request: of a Shadow rule, or of the bound of one
+	InFlight bool // denied because there was no place in flight
+}
+
+// Verdict returns what the client was told.
+func (d *Decision) Verdict() Verdict {
+	v := Verdict{Shadow: d.Shadow || d.Allowed && d.InFlight.Denied,
+		InFlight: d.InFlight.Denied && (d.Allowed || !d.InFlight.Shadow)}
+	v.Denied = !d.Allowed || v.InFlight
+	return v
+}
+
 // Decisions returns the decisions about a request so far, of all doors around it,
-// the outermost first. It returns nil if the request did not pass a door.
+// the outermost first. It has those of doors with Options.Decisions, and of doors
+// whose rules may change their decisions. It returns nil without such a door.
 func Decisions(ctx context.Context) []Decision {
 	p := passOf(ctx)
 	if p == nil {

@@ -30,6 +30,12 @@ type Options[R Request] struct {
 	// that it never admits.
 	FailOpen bool
 
+	// Decisions lets a handler read the decisions about its request, with the
+	// function Decisions, if no rule can change them later. It costs an allocation.
+	// The decisions of rules with Count, Refund, LockOut or Settle are there in any
+	// case.
+	Decisions bool
+
 	// Observers receive every decision and error. The first in the slice is called
 	// first.
 	Observers []Observer[R]
@@ -60,7 +66,7 @@ type Door[R Request, O any] struct {
 	lim    stint.Decider
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
-	spares sync.Pool        // of *Pass, so that a denial allocates nothing
+	spares sync.Pool        // of *Pass, so that a request allocates nothing
 	spare  atomic.Bool      // spares is not empty; a look into an empty one takes 50 ns
 }
 
@@ -123,9 +129,9 @@ func (d *Door[R, O]) apply(r *R) (p *Pass[R, O], err error) {
 		if err == nil {
 			if p == nil {
 				p = d.newPass()
-				p.Context, p.Request, p.door = (*r).Context(), *r, d
+				p.ctx, p.Request, p.door = (*r).Context(), *r, d
 			}
-			p.add(&ru.Rule, key, label, ru.cost(got), ru.inFlight(got))
+			p.add(&ru.Rule, key, label, ru.cost(got), ru.leave(got), ru.inFlight(got))
 		}
 		if d.opts.Matched != nil {
 			d.opts.Matched(*r, *got)
@@ -166,12 +172,12 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string,
 		return key, "", err
 	}
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
-	return canonical(d.lim.Limits(), key, onUnix, ru.LockOut > 0)
+	return canonical(d.lim.Limits(), key, onUnix)
 }
 
 // add adds a rule to those of a pass. Of several rules with the same bucket, the
 // first one counts, and the first bound on requests in flight.
-func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFlight int64) {
+func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, leave, inFlight int64) {
 	for i := range p.parts {
 		if a := &p.parts[i]; a.RuleKey == key {
 			if a.InFlight.Limit == 0 {
@@ -188,7 +194,7 @@ func (p *Pass[R, O]) add(ru *Rule[R, O], key stint.Key, label string, cost, inFl
 	a := &p.parts[len(p.parts)-1] // filled in place, because a copy costs more than the rest
 	a.Key, a.RuleKey, a.Label, a.Cost, a.Shadow = key, key, label, cost, ru.Shadow
 	a.After, a.InFlight.Limit, a.InFlight.Shadow = ru.Count != nil, inFlight, ru.Shadow
-	a.rule, a.bound = ru, ru
+	a.rule, a.bound, a.leave = ru, ru, leave
 }
 
 func (d *Door[R, O]) observe(r R, ds []Decision) {

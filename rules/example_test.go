@@ -54,7 +54,7 @@ func (p printer) run(j job) (err error) {
 	}
 	outcome := broken // also if the job panics
 	defer func() { pass.End(outcome) }()
-	if err = j.print(pass); err == nil {
+	if err = j.print(pass.Context()); err == nil {
 		outcome = done
 	}
 	return err

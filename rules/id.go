@@ -13,7 +13,7 @@ const Unix = "unix"
 
 // keyOf returns the bucket of an id in its canonical spelling.
 func keyOf(found stint.Key, spec *stint.NameSpec) (stint.Key, error) {
-	f := spec.ID
+	f := spec.IDs
 	if f == nil {
 		f = stint.AnyID
 	}
@@ -25,10 +25,9 @@ func keyOf(found stint.Key, spec *stint.NameSpec) (stint.Key, error) {
 }
 
 // canonical returns a key with the canonical spelling of its id, and the label of
-// its limit. If the limit takes only addresses, the id of an IPv6 network becomes
-// its first address. If unix is set, the id Unix is good for any limit. If locksOut
-// is set, a rule locks out, and an id under which lock-outs are counted is refused.
-func canonical(limits *stint.Limits, found stint.Key, unix, locksOut bool) (key stint.Key, label string, err error) {
+// its limit. If the limit takes only addresses, the id of a network becomes its
+// first address. If unix is set, the id Unix is good for any limit.
+func canonical(limits *stint.Limits, found stint.Key, unix bool) (key stint.Key, label string, err error) {
 	spec, ok := limits.Spec(found.Name)
 	if !ok {
 		key, err = stint.Names{}.Key(found.Name, found.ID) // it is not declared
@@ -36,10 +35,6 @@ func canonical(limits *stint.Limits, found stint.Key, unix, locksOut bool) (key 
 	}
 	if key, err = keyOf(found, &spec); err != nil {
 		key, err = otherKey(found, &spec, unix, err)
-	}
-	if err == nil && locksOut && IsLockOutCount(key) {
-		return stint.Key{}, "", fmt.Errorf("%w %.80q: want an id that does not end in %q",
-			stint.ErrInvalidID, found.ID, countSuffix)
 	}
 	return key, spec.Label, err
 }
@@ -50,7 +45,7 @@ func otherKey(found stint.Key, spec *stint.NameSpec, unix bool, err error) (stin
 		return found, nil
 	}
 	network, notOne := netip.ParsePrefix(found.ID)
-	if notOne == nil && network.Addr().Unmap().Is6() && network == network.Masked() {
+	if notOne == nil && network == network.Masked() {
 		if asAddress, not := keyOf(found.Name.Key(network.Addr().String()), spec); not == nil {
 			return asAddress, nil
 		}

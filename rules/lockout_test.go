@@ -1,142 +1,149 @@
 package rules
 
 import (
-	"strings"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/modeltest"
 )
-
-// Each lock-out is twice as long as the one before, up to the longest.
-func TestGrowth(t *testing.T) {
-	for g, want := range map[growth][]time.Duration{
-		{time.Hour, 3 * time.Hour}:            {time.Hour, 2 * time.Hour, 3 * time.Hour}, // not a power of two
-		{time.Nanosecond << 61, 1<<63 - 1}:    {1 << 61, 1 << 62, 1<<63 - 1},             // the longest, twice
-		{first: time.Hour, most: time.Minute}: {time.Hour, time.Hour},                    // below one
-	} {
-		last := time.Duration(0)
-		for _, want := range append(want, max(g.first, g.most)) {
-			last = g.next(last)
-			require.Equal(t, want, last, "%v", g)
-		}
-	}
-}
-
-// beforeCall is a Limiter in which something happens before its n-th call.
-type beforeCall struct {
-	*stint.Limiter
-	n    int
-	then func()
-}
-
-func (b *beforeCall) step() {
-	if b.n--; b.n == 0 {
-		b.then()
-	}
-}
-
-func (b *beforeCall) Bucket(key stint.Key) (stint.Bucket, error) {
-	b.step()
-	return b.Limiter.Bucket(key)
-}
-
-func (b *beforeCall) Hold(key stint.Key, until time.Time) (time.Time, error) {
-	b.step()
-	return b.Limiter.Hold(key, until)
-}
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-// A longer hold stays, even if it comes between two calls of the lock-out.
-func TestHoldBesideAnother(t *testing.T) {
-	key := ofA.Key("a")
-	for calls, g := range map[int]growth{2: {first: time.Hour}, 5: {time.Hour, 24 * time.Hour}} {
-		for n := 1; n <= calls; n++ { // the last one is Hold
-			now := noon
-			lim := newLimiterAt(t, &now)
-			operators := now.Add(48 * time.Hour)
-			between := &beforeCall{lim, n, func() { _, err := lim.Hold(key, operators); require.NoError(t, err) }}
-			b, err := between.Bucket(key)
-			require.NoError(t, err)
-			until, err := g.hold(between, b, now)
-			require.NoError(t, err)
-			require.LessOrEqual(t, between.n, 0)
-			require.True(t, operators.Equal(until), "call %d: it is locked out until %v", n, until)
-			b, err = lim.Bucket(key)
-			require.NoError(t, err)
-			require.True(t, operators.Equal(b.HeldUntil), "call %d: held until %v", n, b.HeldUntil)
-		}
+// jail counts as fail2ban does: an address that fails maxRetry times within
+// findTime is banned for banTime, and begins anew after that.
+type jail struct {
+	maxRetry          int
+	findTime, banTime time.Duration
+
+	failures []time.Time
+	until    time.Time // end of the ban
+}
+
+// fail notes a failure, or a ban of another jail, and reports whether it bans.
+func (j *jail) fail(at time.Time) bool {
+	j.failures = append(j.failures, at)
+	for at.Sub(j.failures[0]) >= j.findTime {
+		j.failures = j.failures[1:]
+	}
+	if len(j.failures) < j.maxRetry {
+		return false
+	}
+	j.failures, j.until = nil, at.Add(j.banTime)
+	return true
+}
+
+// guess is a wrong password that reached the check, and the lock-outs after it.
+type guess struct {
+	at       time.Duration
+	lockOuts time.Duration // the rest of the longest one
+}
+
+// Two rules do what two jails of fail2ban do: five failures in ten minutes lock
+// out for five minutes, and twenty in a day for a day. fail2ban counts in a
+// sliding window, and a bucket refills, so an attacker gets at most twice as many
+// guesses, and a burst more.
+func TestLockOutBesideFail2ban(t *testing.T) {
+	const days = 4
+	rng := rand.New(rand.NewPCG(61, 2))
+	attackers := map[string]func() time.Duration{"random": func() time.Duration { return time.Duration(rng.ExpFloat64() * float64(20*time.Minute)) }}
+	for _, gap := range []time.Duration{time.Second, 10 * time.Second, 50 * time.Second, 2 * time.Minute, 3 * time.Minute, 10 * time.Minute,
+		time.Hour, 72 * time.Minute, 76 * time.Minute, 2 * time.Hour} {
+		attackers[gap.String()] = func() time.Duration { return gap }
+	}
+	for name, gap := range attackers {
+		t.Run(name, func(t *testing.T) {
+			var tries []time.Duration
+			for at := time.Duration(0); at < days*24*time.Hour; at += gap() {
+				tries = append(tries, at)
+			}
+			ours, theirs := guesses(t, tries), guessesInJails(tries)
+			require.LessOrEqual(t, len(ours), 2*len(theirs)+20)
+			if tries[4] < 2*time.Minute && name != "random" { // before a token is back
+				require.Equal(t, theirs[:5], ours[:5], "the same five guesses")
+				require.Equal(t, 5*time.Minute, ours[4].lockOuts)
+				require.Equal(t, 24*time.Hour, ours[19].lockOuts, "the twentieth locks out for a day, as there")
+				require.Equal(t, 24*time.Hour, theirs[19].lockOuts)
+				require.InDelta(t, len(theirs), len(ours), days)
+			}
+			if gap := tries[1]; gap >= 76*time.Minute { // 19 a day
+				require.Len(t, ours, len(tries), "neither locks out")
+				require.Len(t, theirs, len(tries))
+			}
+		})
 	}
 }
 
-// Two processes that lock an id out at the same time double its lock-out once,
-// whatever the one does between two calls of the other.
-func TestHoldInTwoProcesses(t *testing.T) {
-	key := ofA.Key("a")
-	g := growth{time.Hour, 24 * time.Hour}
-	for n := 1; ; n++ {
-		now := noon
-		lim := newLimiterAt(t, &now)
-		lock := func(lim stint.Decider) {
-			_, err := g.hold(lim, stint.Bucket{Key: key}, now)
-			require.NoError(t, err)
+// guesses returns the wrong passwords that two rules let through.
+func guesses(t *testing.T, tries []time.Duration) (all []guess) {
+	clock := modeltest.NewClock()
+	clock.Set(noon.UnixNano())
+	lim := newLimiterAt(t, clock.Now, stint.Names{
+		ofA: {Label: "a", Limit: stint.Limit{Burst: 5, Count: 5, Period: 10 * time.Minute}},
+		ofB: {Label: "b", Limit: stint.PerDay(20)},
+	})
+	d := New(lim, nil, rule(ofA, ruleOf{Cost: 1, Count: isFailed, LockOut: 5 * time.Minute}),
+		rule(ofB, ruleOf{Cost: 1, Count: isFailed, LockOut: 24 * time.Hour}))
+	for _, at := range tries {
+		clock.Set(noon.Add(at).UnixNano())
+		p, decision := pass(t, d, req{ctx: t.Context()})
+		if decision.Allowed {
+			end(p, failed)
+			var locked time.Duration
+			for d := range p.Each {
+				locked = max(locked, d.Locked)
+			}
+			all = append(all, guess{at, locked})
+			continue
 		}
-		lock(lim)
-		now = now.Add(2 * time.Hour)
-		b := &beforeCall{lim, n, func() { lock(lim) }}
-		lock(b)
-		held, err := lim.Bucket(key)
-		require.NoError(t, err)
-		require.Equal(t, 2*time.Hour, held.HeldUntil.Sub(now), "call %d", n)
-		last, err := lastLockOut(lim, key)
-		require.NoError(t, err)
-		require.Equal(t, 2*time.Hour, last, "call %d", n)
-		count, err := lim.Bucket(countKey(key))
-		require.NoError(t, err)
-		require.Equal(t, 26*time.Hour, count.HeldUntil.Sub(now))
-		if b.n > 0 { // it makes fewer calls
-			require.Greater(t, n, 6)
-			return
-		}
+		p.Leave()
 	}
+	return all
 }
 
-// What is remembered of the lock-outs of an id, however long the id is.
-func TestRememberedLockOuts(t *testing.T) {
-	now := noon
-	lim := newLimiterAt(t, &now)
-	for _, id := range []string{"a", strings.Repeat("x", 512), strings.Repeat("x", 511)} {
-		key := ofA.Key(id)
-		lockOuts := func(g growth, minutes ...time.Duration) { // each goes to its end
-			t.Helper()
-			for _, want := range minutes {
-				b, err := lim.Bucket(key)
-				require.NoError(t, err)
-				until, err := g.hold(lim, b, now)
-				require.NoError(t, err)
-				require.Equal(t, want*time.Minute, until.Sub(now))
-				now = until
+// guessesInJails returns those that fail2ban would let through.
+func guessesInJails(tries []time.Duration) (all []guess) {
+	jails := []*jail{
+		{maxRetry: 5, findTime: 10 * time.Minute, banTime: 5 * time.Minute},
+		{maxRetry: 20, findTime: 24 * time.Hour, banTime: 24 * time.Hour},
+	}
+	for _, at := range tries {
+		now, until := noon.Add(at), time.Time{}
+		for _, j := range jails {
+			if j.until.After(until) {
+				until = j.until
 			}
 		}
-		// What an earlier version has stored, a hold on countKey alone, is no length.
-		// A lock-out is remembered although its Max ends after the last instant of a
-		// file.
-		_, err := lim.Hold(countKey(key), now.Add(48*time.Hour+7))
-		require.NoError(t, err)
-		forever := growth{time.Hour, 1<<63 - 1}
-		lockOuts(forever, 60, 120, 240)
-		require.NoError(t, lim.Reset(key))
-		lockOuts(forever, 480)
-		require.NoError(t, lim.Reset(key, countKey(key))) // as LockOutMax says
-		lockOuts(growth{time.Minute, 24 * time.Hour}, 1, 2)
+		if until.After(now) {
+			continue
+		}
+		g := guess{at: at}
+		for _, j := range jails {
+			if j.fail(now) {
+				g.lockOuts = j.banTime
+			}
+		}
+		all = append(all, g)
+	}
+	return all
+}
 
-		shorter := growth{time.Minute, 10 * time.Minute}
-		lockOuts(shorter, 4, 8, 10, 10)
-		now = now.Add(11 * time.Minute) // LockOutMax has passed since the last one
-		lockOuts(shorter, 1)
-		lockOuts(growth{first: time.Minute}, 1, 1)
+// A longer hold of an operator stays, also if it comes just before the lock-out.
+func TestLockOutBesideALongerHold(t *testing.T) {
+	lim := newLimiterAt(t, func() time.Time { return noon })
+	operators := noon.Add(48 * time.Hour)
+	p := begin(t, lim, 5, ruleOf{LockOut: time.Hour})
+	_, err := lim.Hold(ofA.Key("x"), operators)
+	require.NoError(t, err)
+	end(p, 0)
+	b, err := lim.Bucket(ofA.Key("x"))
+	require.NoError(t, err)
+	require.True(t, operators.Equal(b.HeldUntil), fmt.Sprint(b.HeldUntil))
+	for d := range p.Each {
+		require.Equal(t, 48*time.Hour, d.Locked)
 	}
 }

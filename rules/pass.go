@@ -6,44 +6,77 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/stint-go/stint"
 )
 
-// A Pass is a request that has begun, and the context of its handler: with it,
-// Settle and Decisions find the pass. A nil Pass is that of a request to which no
+// A Pass is a request that has begun. A nil Pass is that of a request to which no
 // rule applies.
 type Pass[R Request, O any] struct {
-	context.Context
-
 	Request R   // what the observers of the door get
 	Data    any // what the door keeps with the pass
 
+	ctx   context.Context // of the request
 	door  *Door[R, O]
 	outer *Pass[R, O]                // the next one around it
 	inner atomic.Pointer[Pass[R, O]] // the last one inside
 
+	settling sync.Mutex // held by Settle, if this pass is the outermost
+
 	mu      sync.Mutex // guards the following once it is kept; not held while the Limiter is called
 	parts   []part[R, O]
 	changed bool          // a decision has changed since End
-	kept    bool          // Begin does not use it again
+	kept    bool          // it has become a context, so Begin does not use it again
 	shared  bool          // its decisions may change while it is kept
 	room    [1]part[R, O] // saves an allocation
 }
 
-type passKey struct{}
-
-// Value implements context.Context.
-func (p *Pass[R, O]) Value(key any) any {
-	if key == (passKey{}) {
-		return p
-	}
-	return p.Context.Value(key)
+// Context returns the context of the handler: with it, Settle and Decisions find
+// the pass. A pass without a context is used again after Leave, so that a request
+// that does not need one allocates nothing.
+func (p *Pass[R, O]) Context() context.Context {
+	p.keep()
+	return (*inside[R, O])(p)
 }
+
+// InContext reports whether the handler needs the Context: because a rule may
+// change its decision, for Options.Decisions, or for a door around this one.
+func (p *Pass[R, O]) InContext() bool {
+	return p.kept || p.door.opts.Decisions || p.changes()
+}
+
+// keep says that the pass is used after Leave.
+func (p *Pass[R, O]) keep() {
+	if p.kept {
+		return
+	}
+	p.kept, p.shared = true, p.changes()
+	if p.outer != nil {
+		p.outer.inner.Store(p)
+	}
+}
+
+// inside is a pass as the context of a handler.
+type inside[R Request, O any] Pass[R, O]
+
+func (c *inside[R, O]) Deadline() (time.Time, bool) { return c.ctx.Deadline() }
+func (c *inside[R, O]) Done() <-chan struct{}       { return c.ctx.Done() }
+func (c *inside[R, O]) Err() error                  { return c.ctx.Err() }
+
+func (c *inside[R, O]) Value(key any) any {
+	if key == (passKey{}) {
+		return (*Pass[R, O])(c)
+	}
+	return c.ctx.Value(key)
+}
+
+type passKey struct{}
 
 type anyPass interface {
 	around() anyPass
 	appendAll(ds []Decision) []Decision
+	settlement() *sync.Mutex
 	settle(name stint.Name, cost int64) (decided, claimed bool, short int64, err error)
 }
 
@@ -54,10 +87,9 @@ func passOf(ctx context.Context) anyPass {
 }
 
 // around returns the next pass of any kind around it, or nil.
-func (p *Pass[R, O]) around() anyPass { return passOf(p.Context) }
+func (p *Pass[R, O]) around() anyPass { return passOf(p.ctx) }
 
-// PassOf returns the innermost pass of a kind, or nil. PassOf of its Context is the
-// next one.
+// PassOf returns the innermost pass of a kind, or nil.
 func PassOf[R Request, O any](ctx context.Context) *Pass[R, O] {
 	for p := passOf(ctx); p != nil; p = p.around() {
 		if p, ok := p.(*Pass[R, O]); ok {
@@ -82,7 +114,7 @@ func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err err
 			p.Leave()
 		}
 	}()
-	if decision, err = p.decide(); err != nil {
+	if err = p.decide(&decision); err != nil {
 		if d.fail(r, err); !d.passes(err) {
 			return nil, stint.Decision{}, err
 		}
@@ -92,8 +124,8 @@ func (d *Door[R, O]) Begin(r R) (_ *Pass[R, O], decision stint.Decision, err err
 		p.observe()
 	}
 	begun = true
-	if p.outer = PassOf[R, O](p.Context); decision.Allowed || p.outer != nil {
-		p.Keep()
+	if p.outer = PassOf[R, O](p.ctx); p.outer != nil {
+		p.keep()
 	}
 	return p, decision, nil
 }
@@ -109,20 +141,8 @@ func (p *Pass[R, O]) observe() {
 	p.door.observe(p.Request, q.seen)
 }
 
-// Keep says that a pass becomes a context, or is used after Leave. Otherwise Begin
-// uses a denied one again, so that a denial allocates nothing.
-func (p *Pass[R, O]) Keep() {
-	if p.kept {
-		return
-	}
-	p.kept, p.shared = true, p.Changes()
-	if p.outer != nil {
-		p.outer.inner.Store(p)
-	}
-}
-
-// Leave gives the places of a request back. Further calls do nothing. A denied
-// Pass must not be used after it, as Keep explains.
+// Leave gives the places of a request back. Do not use a pass after it, except one
+// whose Context was asked for: then further calls of Leave do nothing.
 func (p *Pass[R, O]) Leave() {
 	if p == nil {
 		return
@@ -137,7 +157,7 @@ func (p *Pass[R, O]) Leave() {
 	if d := p.door; d != nil {
 		var none R
 		clear(p.parts)
-		p.Context, p.Request, p.door, p.parts = nil, none, nil, p.parts[:0]
+		p.ctx, p.Request, p.Data, p.door, p.parts = nil, none, nil, nil, p.parts[:0]
 		d.spares.Put(p)
 		if !d.spare.Load() {
 			d.spare.Store(true)
@@ -180,13 +200,8 @@ func (p *Pass[R, O]) eachLocking(yield func(*Decision) bool) {
 	}
 }
 
-// Outermost returns the first pass of the same kind that a request began.
-func (p *Pass[R, O]) Outermost() *Pass[R, O] {
-	for p.outer != nil {
-		p = p.outer
-	}
-	return p
-}
+// Outer returns the next pass of the same kind around it, or nil.
+func (p *Pass[R, O]) Outer() *Pass[R, O] { return p.outer }
 
 // Inner returns the last pass of the same kind that began inside, or nil.
 func (p *Pass[R, O]) Inner() *Pass[R, O] { return p.inner.Load() }
@@ -194,9 +209,9 @@ func (p *Pass[R, O]) Inner() *Pass[R, O] { return p.inner.Load() }
 // Owner is Options.Owner of the door.
 func (p *Pass[R, O]) Owner() any { return p.door.opts.Owner }
 
-// Changes reports whether decisions of the pass may change: at its end, or by
+// changes reports whether decisions of the pass may change: at its end, or by
 // Settle.
-func (p *Pass[R, O]) Changes() bool {
+func (p *Pass[R, O]) changes() bool {
 	for i := range p.parts {
 		if p.parts[i].rule.changes() {
 			return true
@@ -245,7 +260,6 @@ func (p *Pass[R, O]) in(a *part[R, O], s state) bool {
 }
 
 func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
-	begun := p.door.lim.Now().UnixNano()
 	d, err := ask(context.Background(), p.door.lim, a.RuleKey.Cost(a.Cost))
 	if err != nil {
 		return Decision{}, err
@@ -255,7 +269,7 @@ func (p *Pass[R, O]) count(a *part[R, O]) (Decision, error) {
 	if d.Allowed {
 		a.to(spend)
 	}
-	a.After, a.begun, p.changed = false, begun, true
+	a.After, p.changed = false, true
 	p.show(a, &d)
 	return a.Decision, nil
 }

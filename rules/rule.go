@@ -66,10 +66,16 @@ type Rule[R Request, O any] struct {
 	Cost     int64
 	CostFunc func(R) int64
 
+	// Leave is how many tokens must remain in the bucket after the request, or it is
+	// denied: requests with less of it still find these. LeaveFunc replaces it. See
+	// stint.Request. What Count or Settle spends later leaves nothing.
+	Leave     int64
+	LeaveFunc func(R) int64
+
 	// Count makes the rule spend when the outcome is known, and only if Count
 	// returns true for it. Before the handler, the bucket is only checked, so
-	// requests that arrive together may all pass. If too many would pass, spend
-	// before the handler and use Refund.
+	// requests that arrive together all pass. That is not for guesses of passwords:
+	// for these, spend before the handler, and use Refund.
 	Count func(O) bool
 
 	// Refund makes the rule refund its tokens if Refund returns true for the
@@ -81,23 +87,12 @@ type Rule[R Request, O any] struct {
 	// token counts. A refunded request does not count. The hold is durable, as
 	// stint.Limiter.Hold says. The bucket refills during the hold: after 15 minutes
 	// of PerHour(5) one request passes, and the next failure locks out again. 0
-	// means no hold.
+	// means no hold. For longer lock-outs of clients that come back, add a rule with
+	// a limit for a longer time, as the example LockOut does.
 	//
-	// If the limit is a share of a total, only the rule's own bucket counts, and
+	// If the Decider is one of package shares, only the rule's own bucket counts, and
 	// only that one is held: an empty total or floor locks no client out.
 	LockOut time.Duration
-
-	// LockOutMax makes each lock-out of an id twice as long as the one before, up
-	// to LockOutMax. If LockOutMax has passed since the end of the last lock-out,
-	// the next one takes LockOut again. 0 means that each takes LockOut.
-	//
-	// The length of the last lock-out is durable too. It is stored as a hold on the
-	// id with " lock-outs" added, and one on that id with the same suffix, which
-	// Buckets lists. Reset of the id ends a lock-out, but does not forget its
-	// length: for that, reset the id with one suffix too. A request with such a
-	// longer id does not pass a rule with LockOut. A Shared limit has no id, so its
-	// lock-outs do not grow.
-	LockOutMax time.Duration
 
 	// InFlight bounds how many requests with the same Key may run at the same
 	// time; 0 means no bound. InFlightFunc replaces it: 0 means no bound, and a
@@ -142,6 +137,8 @@ func (ru *Rule[R, O]) mistake() string {
 		return "has no Key"
 	case ru.Cost < 0:
 		return fmt.Sprintf("has the Cost %d, want 0 or more", ru.Cost)
+	case ru.Leave < 0:
+		return fmt.Sprintf("has the Leave %d, want 0 or more", ru.Leave)
 	case ru.InFlight < 0:
 		return fmt.Sprintf("has the InFlight %d, want 0 or more", ru.InFlight)
 	case ru.Settle && (ru.Count != nil || ru.LockOut > 0):
@@ -150,18 +147,23 @@ func (ru *Rule[R, O]) mistake() string {
 	return ""
 }
 
-// stamps reports whether the rule needs the instant of its spend: to return
-// tokens, or to lock out.
-func (ru *Rule[R, O]) stamps() bool { return ru.Refund != nil || ru.LockOut > 0 || ru.Settle }
-
 // changes reports whether the decision of the rule may change later.
-func (ru *Rule[R, O]) changes() bool { return ru.Count != nil || ru.stamps() }
+func (ru *Rule[R, O]) changes() bool {
+	return ru.Count != nil || ru.Refund != nil || ru.LockOut > 0 || ru.Settle
+}
 
 func (ru *Rule[R, O]) cost(r *R) int64 {
 	if ru.CostFunc != nil {
 		return ru.CostFunc(*r)
 	}
 	return max(ru.Cost, 1)
+}
+
+func (ru *Rule[R, O]) leave(r *R) int64 {
+	if ru.LeaveFunc != nil {
+		return ru.LeaveFunc(*r)
+	}
+	return ru.Leave
 }
 
 // inFlight returns how many requests of a key may run; 0 means no bound.

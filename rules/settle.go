@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/stint-go/stint"
 )
@@ -20,8 +21,7 @@ var (
 )
 
 // Settle replaces the cost of a request by the true one, in tokens, at all doors
-// around it. ctx is the Pass of Door.Begin, or a context made from it, such as that of an
-// *http.Request. name is the
+// around it. ctx is that of Pass.Context, or made from it, such as that of an *http.Request. name is the
 // limit of a rule with Settle. If the request used less
 // than its bound, the rest returns, except for what time has brought back already.
 // If it used more, Settle spends as many more tokens as there are, and short is
@@ -48,8 +48,20 @@ func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err 
 	if cost < 0 {
 		return 0, fmt.Errorf("rules: Settle: %w: %d", stint.ErrNegativeCost, cost)
 	}
+	inner := passOf(ctx)
+	if inner == nil {
+		return 0, ErrNotSettled
+	}
+	outermost := inner
+	for p := inner; p != nil; p = p.around() {
+		outermost = p
+	}
+	// Otherwise each of two calls could settle one of two doors.
+	settling := outermost.settlement()
+	settling.Lock()
+	defer settling.Unlock()
 	found, settles := false, false
-	for p := passOf(ctx); p != nil; p = p.around() {
+	for p := inner; p != nil; p = p.around() {
 		decided, claimed, more, err1 := p.settle(name, cost)
 		found, settles = found || decided, settles || claimed
 		short, err = max(short, more), errors.Join(err, err1)
@@ -62,6 +74,8 @@ func Settle(ctx context.Context, name stint.Name, cost int64) (short int64, err 
 	}
 	return short, err
 }
+
+func (p *Pass[R, O]) settlement() *sync.Mutex { return &p.settling }
 
 // settle replaces the bounds that the rules of a limit have spent. decided reports
 // whether there is such a rule, and claimed whether it was not settled before.
@@ -104,7 +118,7 @@ func (p *Pass[R, O]) replace(a, was *part[R, O], cost int64) (short int64, err e
 
 // replaceBound returns the tokens that a request did not use of its bound, which it
 // has spent, or spends those that it used beside it, as far as the bucket has them.
-// short is how many it does not have. bound.Spent is no later than the spend: what
+// short is how many it does not have. bound.Spent is the instant of the spend: what
 // time has brought back since does not return again.
 //
 // The Decision is the state after that. After an error the bound stays spent,
@@ -120,8 +134,10 @@ func replaceBound(lim stint.Decider, bound stint.Request, cost int64) (short int
 		return 0, d, err
 	case more > 0:
 		d, err = ask(context.Background(), lim, stint.Request{Key: bound.Key, Cost: more, Mode: stint.UpTo})
-		return more - d.Taken, d, err
+		if short = more - d.Taken; err != nil || d.Taken > 0 {
+			return short, d, err
+		}
 	}
 	d, err = ask(context.Background(), lim, stint.Request{Key: bound.Key, Mode: stint.CheckOnly})
-	return 0, d, err
+	return short, d, err
 }

@@ -52,7 +52,7 @@ func serve(args []string) {
 	var clock atomic.Int64
 	clock.Store(now)
 	l := stint.Limit{Burst: burst, Count: 1, Period: perTick, Durability: level}
-	limits := must(stint.NewLimits(stint.Names{tokens: {Label: "tokens", ID: stint.Shared, Limit: l}}))
+	limits := must(stint.NewLimits(stint.Names{tokens: {Label: "tokens", IDs: stint.Single, Limit: l}}))
 	lim := must(stint.Open(args[0], limits, &stint.Options{FlushInterval: 20 * time.Millisecond,
 		Now: func() time.Time { return time.Unix(0, clock.Load()) }}))
 	door := rules.New(lim, nil, rules.Rule[job, int]{
@@ -80,7 +80,7 @@ func serve(args []string) {
 				for range rand.IntN([]int{10, 120}[rand.IntN(2)]) { // up to twice the time in which the bucket fills
 					moved.Wait()
 				}
-				line("settled", s, cost, must(rules.Settle(p, tokens, cost)))
+				line("settled", s, cost, must(rules.Settle(p.Context(), tokens, cost)))
 				moving.RUnlock()
 			}
 		}()

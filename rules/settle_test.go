@@ -2,6 +2,7 @@ package rules
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -46,10 +47,48 @@ func TestSettleLaw(t *testing.T) {
 	}
 }
 
+// slowRefund runs a function in each Refund.
+type slowRefund struct {
+	stint.Decider
+	during func()
+}
+
+func (s *slowRefund) Refund(spends ...stint.Request) (stint.Decision, error) {
+	s.during()
+	return s.Decider.Refund(spends...)
+}
+
+// Of two settlements at the same time one settles all doors, and the other none.
+func TestSettleConcurrentDoors(t *testing.T) {
+	lim := &slowRefund{Decider: newLimiter(t)}
+	d := New(lim, nil, rule(ofA, ruleOf{Cost: 2, Settle: true}))
+	outer, _ := pass(t, d, req{ctx: t.Context()})
+	inner, _ := pass(t, d, req{ctx: outer.Context()})
+	var second error
+	ended := make(chan struct{})
+	lim.during = func() { // the first one is settling a door
+		lim.during = func() {}
+		go func() {
+			defer close(ended)
+			_, second = Settle(inner.Context(), ofA, 0)
+		}()
+		for range 1000 {
+			runtime.Gosched()
+		}
+	}
+	_, err := Settle(inner.Context(), ofA, 1)
+	require.NoError(t, err)
+	<-ended
+	require.ErrorIs(t, second, ErrSettled)
+	require.EqualValues(t, 3, left(t, lim.Decider.(*stint.Limiter), ofA.Key("x")), "both doors have the cost of the first")
+}
+
 func settleHistories(t *testing.T, l stint.Limit, histories int) {
 	const bound = 1000
-	now, rng := noon, rand.New(rand.NewPCG(35, 1))
-	lim := newLimiterAt(t, &now, stint.Names{ofA: {Label: "a", Limit: l}})
+	now, rng, clock := noon, rand.New(rand.NewPCG(35, 1)), modeltest.NewClock()
+	until := func(at time.Time) { now = at; clock.Set(at.UnixNano()) }
+	until(noon)
+	lim := newLimiterAt(t, clock.Now, stint.Names{ofA: {Label: "a", Limit: l}})
 	d := New(lim, nil, rule(ofA, ruleOf{Cost: bound, Settle: true}))
 	bucket := func() stint.Bucket {
 		b, err := lim.Bucket(ofA.Key("x"))
@@ -59,12 +98,12 @@ func settleHistories(t *testing.T, l stint.Limit, histories int) {
 	shorts, later := 0, 0
 	for range histories {
 		if _, end := l.PeriodAt(now); l.FollowsCalendar() { // it ends soon
-			now = end.Add(-time.Duration(rng.Int64N(int64(3 * time.Minute))))
+			until(end.Add(-time.Duration(rng.Int64N(int64(3 * time.Minute)))))
 		}
 		var log []modeltest.Admission
 		var running []func() // each settles a request
 		for step := 0; step < 32 || len(running) > 0; step++ {
-			now = now.Add(time.Duration(rng.Int64N(int64(10 * time.Second))))
+			until(now.Add(time.Duration(rng.Int64N(int64(10 * time.Second)))))
 			if n := len(running); n > 0 && (step >= 32 || rng.IntN(2) == 0) {
 				i := rng.IntN(n)
 				running[i]()
@@ -79,7 +118,7 @@ func settleHistories(t *testing.T, l stint.Limit, histories int) {
 			log = append(log, modeltest.At(now.UnixNano(), bound))
 			running = append(running, func() {
 				before, cost := bucket(), rng.Int64N(1501)
-				short, err := Settle(p, ofA, cost)
+				short, err := Settle(p.Context(), ofA, cost)
 				require.NoError(t, err)
 				require.Equal(t, max(0, cost-bound-before.Remaining), short)
 				shorts += int(short)
@@ -101,7 +140,7 @@ func settleHistories(t *testing.T, l stint.Limit, histories int) {
 			})
 		}
 		requireLaw(t, l, log)
-		now = now.Add(25 * time.Hour) // the bucket is full
+		until(now.Add(25 * time.Hour)) // the bucket is full
 	}
 	require.Equal(t, l.FollowsCalendar(), later > 0, "some are settled in a later period of the calendar")
 	require.Equal(t, l.Burst <= 5000, shorts > 0, "some true costs are over the bound, and not there")

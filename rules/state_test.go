@@ -27,11 +27,11 @@ const (
 // stands still.
 func newLimiter(t testing.TB) *stint.Limiter {
 	now := time.Now()
-	return newLimiterAt(t, &now)
+	return newLimiterAt(t, func() time.Time { return now })
 }
 
 // newLimiterAt is newLimiter with a clock, and with other limits if there are any.
-func newLimiterAt(t testing.TB, now *time.Time, others ...stint.Names) *stint.Limiter {
+func newLimiterAt(t testing.TB, now func() time.Time, others ...stint.Names) *stint.Limiter {
 	names := stint.Names{
 		ofA: {Label: "a", Limit: stint.PerHour(5)}, ofB: {Label: "b", Limit: stint.PerHour(5)},
 		free: {Label: "free", Limit: stint.Unlimited},
@@ -41,7 +41,7 @@ func newLimiterAt(t testing.TB, now *time.Time, others ...stint.Names) *stint.Li
 	}
 	limits, err := stint.NewLimits(names)
 	require.NoError(t, err)
-	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: func() time.Time { return *now }})
+	lim, err := stint.New(stint.NewMemStore(), limits, &stint.Options{Now: now})
 	require.NoError(t, err)
 	t.Cleanup(func() { lim.Close() })
 	return lim
@@ -53,9 +53,9 @@ func isFailed(outcome int) bool { return outcome == failed }
 
 // seen is what a program sees of a request: the decisions, and what is left of
 // the first bucket.
-func seen(t testing.TB, lim *stint.Limiter, ctx context.Context) string {
+func seen(t testing.TB, lim *stint.Limiter, p *Pass[req, int]) string {
 	text := ""
-	for _, d := range Decisions(ctx) {
+	for _, d := range Decisions(p.Context()) {
 		text += fmt.Sprintf("%s allowed:%t after:%t cost:%d, ", d.Label, d.Allowed, d.After, d.Cost)
 	}
 	return fmt.Sprintf("%s%d left", text, left(t, lim, ofA.Key("x")))
@@ -99,11 +99,14 @@ func begin(t testing.TB, lim stint.Decider, cost int64, as Rule[req, int]) *Pass
 	return p
 }
 
-// pass begins a request at a door, without an error.
+// pass begins a request at a door, without an error. It is used after Leave.
 func pass(t testing.TB, d *Door[req, int], r req) (*Pass[req, int], stint.Decision) {
 	t.Helper()
 	p, decision, err := d.Begin(r)
 	require.NoError(t, err)
+	if p != nil {
+		p.keep()
+	}
 	return p, decision
 }
 
@@ -142,13 +145,13 @@ var requests = map[[2]int]struct {
 	}, "a allowed:true after:false cost:2, 5 left"},
 	{int(spent), int(settle)}: {func(t testing.TB, lim *stint.Limiter) string {
 		p := begin(t, lim, 2, ruleOf{Settle: true})
-		short, err := Settle(p, ofA, 9)
+		short, err := Settle(p.Context(), ofA, 9)
 		return fmt.Sprint(seen(t, lim, p), short, err)
 	}, "a allowed:true after:false cost:5, 0 left4 <nil>"},
 	{int(denied), int(settle)}: {func(t testing.TB, lim *stint.Limiter) string {
 		lim.Spend(ofA.Key("x"), 4)
 		p := begin(t, lim, 2, ruleOf{Settle: true, Shadow: true})
-		short, err := Settle(p, ofA, 3)
+		short, err := Settle(p.Context(), ofA, 3)
 		return fmt.Sprint(seen(t, lim, p), short, err)
 	}, "a allowed:false after:false cost:2, 1 left3 <nil>"},
 }
@@ -181,25 +184,25 @@ func TestFirstEvent(t *testing.T) {
 	both := ruleOf{Settle: true, Refund: isFailed}
 	p := begin(t, lim, 3, both)
 	end(p, failed)
-	_, err := Settle(p, ofA, 1)
+	_, err := Settle(p.Context(), ofA, 1)
 	require.ErrorIs(t, err, ErrSettled)
 	require.Equal(t, "a allowed:true after:false cost:3, 5 left", seen(t, lim, p))
 
 	p = begin(t, lim, 3, both)
-	_, err = Settle(p, ofA, 1)
+	_, err = Settle(p.Context(), ofA, 1)
 	require.NoError(t, err)
 	end(p, failed)
 	require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, p))
 	for _, name := range []stint.Name{ofB, 99} {
-		_, err = Settle(p, name, 1)
+		_, err = Settle(p.Context(), name, 1)
 		require.ErrorIs(t, err, ErrNotSettled)
 	}
 
 	p = begin(t, lim, 3, both)
 	end(p, 0) // the handler has returned
-	_, err = Settle(p, ofA, -1)
+	_, err = Settle(p.Context(), ofA, -1)
 	require.ErrorIs(t, err, stint.ErrNegativeCost)
-	_, err = Settle(p, ofA, 3)
+	_, err = Settle(p.Context(), ofA, 3)
 	require.NoError(t, err, "a negative cost may be corrected")
 }
 
@@ -210,8 +213,8 @@ func TestSettleConcurrent(t *testing.T) {
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			Settle(p, ofA, 2)
-			Decisions(p)
+			Settle(p.Context(), ofA, 2)
+			Decisions(p.Context())
 		})
 	}
 	all.Wait()
@@ -230,13 +233,13 @@ func TestOneBucket(t *testing.T) {
 		require.Equal(t, Running{Key: ofA.Key("x"), Running: 1}, r, "and the bound of another one counts")
 	}
 	d = New(lim, errorsOf(&errs), rule(ofA, ruleOf{Cost: 1}), rule(ofB, ruleOf{Shadow: true, Cost: 9}))
-	inner, decision := pass(t, d, req{ctx: p})
+	inner, decision := pass(t, d, req{ctx: p.Context()})
 	require.True(t, decision.Allowed)
 	require.Equal(t, "a allowed:true after:false cost:1, a allowed:true after:false cost:1, 3 left", seen(t, lim, inner),
 		"the cost of the Shadow rule is over the burst, so that there is no decision")
 	require.ErrorIs(t, errors.Join(errs...), stint.ErrCostOverBurst)
 	var all []*Pass[req, int]
-	for of := inner.Outermost(); of != nil; of = of.Inner() {
+	for of := inner.Outer(); of != nil; of = of.Inner() {
 		all = append(all, of)
 	}
 	require.Equal(t, []*Pass[req, int]{p, inner}, all)
@@ -266,7 +269,7 @@ func TestOneBound(t *testing.T) {
 	for running := range int64(2) {
 		p, _ := pass(t, shadow, req{ctx: t.Context()})
 		defer p.Leave()
-		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1, Shadow: true}, Decisions(p)[0].InFlight)
+		require.Equal(t, InFlight{Limit: 1, Running: running + 1, Denied: running == 1, Shadow: true}, Decisions(p.Context())[0].InFlight)
 	}
 }
 
@@ -317,10 +320,29 @@ func TestInFlightWait(t *testing.T) {
 		require.Equal(t, "a allowed:true after:false cost:1, 4 left", seen(t, lim, first))
 		first.Leave()
 		require.True(t, <-passed)
-		require.Equal(t, "3 left", seen(t, lim, t.Context()))
+		require.Equal(t, "3 left", fmt.Sprint(left(t, lim, ofA.Key("x")), " left"))
 		synctest.Wait()
 		require.Empty(t, slices.Collect(InFlightOf(lim)))
 	})
+}
+
+// A request that is denied its tokens gives its place back at once: to answer it may
+// take long.
+func TestDeniedPlace(t *testing.T) {
+	lim := newLimiter(t)
+	begin(t, lim, 5, ruleOf{}).Leave()
+	_, decision := pass(t, New(lim, nil, rule(ofA, ruleOf{Cost: 1, InFlight: 1})), req{ctx: t.Context()})
+	require.False(t, decision.Allowed)
+	require.Empty(t, slices.Collect(InFlightOf(lim)))
+}
+
+// A rule that counts, and finds no tokens any more, has nothing to refund.
+func TestRefundOfNothing(t *testing.T) {
+	lim := newLimiter(t)
+	p := begin(t, lim, 2, ruleOf{Count: isFailed, Refund: isFailed})
+	begin(t, lim, 5, ruleOf{}).Leave()
+	end(p, failed)
+	require.Zero(t, left(t, lim, ofA.Key("x")))
 }
 
 // A request of which an observer panics has no place.
@@ -366,8 +388,8 @@ func TestFailed(t *testing.T) {
 	p, d := pass(t, New(lim, opts, rs...), req{ctx: t.Context(), cost: 1})
 	require.True(t, d.Allowed)
 	require.ErrorIs(t, errs[1], stint.ErrClosed)
-	require.Empty(t, Decisions(p))
-	_, err = Settle(p, free, 1)
+	require.Empty(t, Decisions(p.Context()))
+	_, err = Settle(p.Context(), free, 1)
 	require.ErrorIs(t, err, ErrNotSettled)
 	for r := range InFlightOf(lim) {
 		require.EqualValues(t, 1, r.Running)

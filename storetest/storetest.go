@@ -31,8 +31,8 @@ var trickyIDs = []string{
 	strings.Repeat("\xff", maxIDLen),
 }
 
-// Run tests what every Store must do, and what the optional interfaces that it
-// has must do. open returns an empty Store, which Run closes.
+// Run tests what every Store must do, and what a FileStore must do besides. open
+// returns an empty Store, which Run closes.
 func Run(t *testing.T, open func(t *testing.T) stint.Store) {
 	for _, c := range []struct {
 		name string
@@ -50,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) stint.Store) {
 		{"names", testNames},
 		{"clock", testClock},
 		{"room", testRoom},
+		{"file in place", testInPlace},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &store{open(t), t}
@@ -287,16 +288,10 @@ func testSnapshot(s *store) {
 	if err == nil {
 		s.equal(n, int64(text.Len()))
 	}
-	if f, ok := s.Store.(stint.FileStore); ok {
-		s.ok(f.InPlace())
-	}
 }
 
 func testClock(s *store) {
-	c, ok := s.Store.(stint.ClockStore)
-	if !ok {
-		s.t.Skip("it is no ClockStore")
-	}
+	c := s.fileStore()
 	record, err := c.LoadClock()
 	s.ok(err)
 	s.equal(0, len(record))
@@ -314,13 +309,19 @@ func testClock(s *store) {
 }
 
 func testRoom(s *store) {
-	p, ok := s.Store.(stint.PacedStore)
-	if !ok {
-		s.t.Skip("it is no PacedStore")
-	}
-	if n := p.Room(); n < 1 {
+	if n := s.fileStore().Room(); n < 1 {
 		s.t.Fatalf("there is room for %d buckets: want 1 at least", n)
 	}
+}
+
+func testInPlace(s *store) { s.ok(s.fileStore().InPlace()) }
+
+func (s *store) fileStore() stint.FileStore {
+	f, ok := s.Store.(stint.FileStore)
+	if !ok {
+		s.t.Skip("it is no FileStore")
+	}
+	return f
 }
 
 // If the Store has labels, a number keeps its label, and a label its number. After

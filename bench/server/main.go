@@ -45,7 +45,7 @@ func run(addr, file, api string, watch *stopwatch) error {
 		return err
 	}
 	limits, err := stint.NewLimits(stint.Names{
-		Requests: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: limit},
+		Requests: {Label: "RequestsPerAddress", IDs: stint.IPAddress, Limit: limit},
 	})
 	if err != nil {
 		return err

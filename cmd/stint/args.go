@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/stint-go/stint"
 )
@@ -49,11 +51,14 @@ func atLeastOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// checkID returns an error if no bucket can have the id. A stint.Shared limit has
+// checkID returns an error if no bucket can have the id. A stint.Single limit has
 // one bucket, without an id, so it needs a label.
 func checkID(id, label string) error {
 	if id == "" && label != "" {
 		return nil
+	}
+	if id == "" {
+		return errors.New("an ID must not be empty")
 	}
 	_, err := stint.AnyID.Canonical(id)
 	return err
@@ -76,7 +81,7 @@ var apart = [][2]string{
 
 // together are flags that go with another, if the command has that one.
 var together = [][2]string{
-	{"burst", "limit"}, {"overrides", "limits"}, {"share", "limits"}, {"timeout", "wait"}, {"to", "repair"},
+	{"burst", "limit"}, {"overrides", "limits"}, {"timeout", "wait"}, {"to", "repair"},
 }
 
 // checkFlags returns an error if flags contradict each other, or if one has an
@@ -113,4 +118,24 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 // a script that lost an argument would read the status 0 as "allowed".
 func needCommand(cmd *cobra.Command, _ []string) error {
 	return misuse(cmd, "no command given")
+}
+
+// badValue returns the error of a flag's value. It leaves out names of Go
+// functions, such as strconv.ParseInt.
+func badValue(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want := map[string]string{
+		"int": "want a whole number", "int64": "want a whole number",
+		"bool": "want true or false", "duration": "want a duration such as 90s, 5m or 36h",
+	}[bad.GetFlag().Value.Type()]
+	if want == "" {
+		return err
+	}
+	if _, err := strconv.ParseInt(bad.GetValue(), 0, 64); errors.Is(err, strconv.ErrRange) {
+		want = "the number is too large"
+	}
+	return fmt.Errorf("invalid argument %q for --%s: %s", bad.GetValue(), bad.GetFlag().Name, want)
 }

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io"
-
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/maintain"
 )
 
 func newBackup() *cobra.Command {
@@ -22,37 +18,10 @@ The copy is an ordinary file of stint.`,
 		Example: `  stint backup --db quota.db quota-monday.db
   stint backup --db quota.db - | ssh backup 'cat > quota.db'`,
 		Args: exactlyOne("TO", ": a file, or - for standard output"),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.backup(cmd, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return maintain.Backup(cmd.Context(), &f.File, args[0], cmd.OutOrStdout())
+		},
 	}
 	f.register(cmd, dbUsage)
 	return cmd
-}
-
-func (f *dbFlags) backup(cmd *cobra.Command, to string) (err error) {
-	open := func() (*source, error) { return f.reach(reading) }
-	if to == "-" { // a reader that stalls would break off what a program sends
-		open = f.look
-	}
-	from, err := open()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	ctx, stop := untilInterrupted(cmd) // before there is a file that would be left behind
-	defer stop()
-	if to == "-" {
-		_, err = f.copy(ctx, from, cmd.OutOrStdout())
-		return err
-	}
-	var n int64
-	if err = newFile(to, func(w io.Writer) error {
-		n, err = f.copy(ctx, from, w)
-		return err
-	}); errors.Is(err, errInterrupted) {
-		return errInterrupted
-	} else if err != nil {
-		return failed(err)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "copied  %s  %s\n", display.Visible(to), display.Size(n))
-	return failed(err)
 }

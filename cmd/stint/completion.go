@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -20,7 +22,7 @@ func adoptCompletion(root *cobra.Command) {
 	completion.Args, completion.RunE = noArgs, needCommand
 	for _, shell := range completion.Commands() {
 		write := shell.RunE
-		shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return failed(write(cmd, args)) }
+		shell.Args, shell.RunE = noArgs, func(cmd *cobra.Command, args []string) error { return console.Failed(write(cmd, args)) }
 		shell.Example = map[string]string{
 			"bash":       "  source <(stint completion bash)\n  stint completion bash > /etc/bash_completion.d/stint",
 			"zsh":        "  source <(stint completion zsh)\n  stint completion zsh > \"${fpath[1]}/_stint\"",
@@ -62,16 +64,16 @@ func completeID(cmd *cobra.Command, args []string, begun string) (ids []string, 
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer in.Close()
-	name, ok := numberOf(in.labels, label)
+	name, ok := source.NumberOf(in.Labels, label)
 	if !ok {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	for b, err := range in.buckets(name) {
+	for b, err := range in.Buckets(name) {
 		if err != nil || time.Now().After(end) || len(ids) == mostCompletions {
 			break
 		}
-		if strings.HasPrefix(b.id, begun) && display.Printable(b.id) == b.id {
-			ids = append(ids, b.id)
+		if strings.HasPrefix(b.ID, begun) && display.Printable(b.ID) == b.ID {
+			ids = append(ids, b.ID)
 		}
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
@@ -84,9 +86,9 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string
 		found, _ = limitsfile.Labels(f.Value.String())
 	} else if in, err := completing(cmd); err == nil {
 		defer in.Close()
-		names, _ := in.named("")
+		names, _ := in.Named("")
 		for _, name := range names {
-			found = append(found, in.labels[name])
+			found = append(found, in.Labels[name])
 		}
 	}
 	found = slices.DeleteFunc(found, func(l string) bool { return !strings.HasPrefix(l, begun) })
@@ -98,10 +100,10 @@ func completeLabel(cmd *cobra.Command, _ []string, begun string) (found []string
 const mostTime = 500 * time.Millisecond
 
 // completing opens the file that the command's flags name.
-func completing(cmd *cobra.Command) (*source, error) {
-	db := dbFlags{lockTimeout: 100 * time.Millisecond} // without a command, so without warnings
+func completing(cmd *cobra.Command) (*source.Source, error) {
+	db := source.File{LockTimeout: 100 * time.Millisecond} // without warnings
 	if flag := cmd.Flag("db"); flag != nil {
-		db.path = flag.Value.String()
+		db.Path = flag.Value.String()
 	}
-	return db.view(reading)
+	return db.View(source.Reading)
 }

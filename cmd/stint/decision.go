@@ -11,64 +11,62 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type decideFlags struct {
 	db     dbFlags
 	limits limitFlags
-	out    outputFlags
+	out    console.Output
 	cost   int64
 
-	open func(f *dbFlags, label string) (*target, error)
-	act  action // nil to reset
+	open func(f *source.File, label string) (*source.Target, error)
+	act  source.Action // nil to reset
 
-	force bool // spend what is there if it is not enough
+	force bool  // spend what is there if it is not enough
+	leave int64 // tokens that must remain
 
 	pid  int       // of the program that answered; 0 if the file did
 	now  time.Time // of the file or the program
 	done string    // first word of the output, unless "denied"
 }
 
-// decider is a Limiter, or the program that has the file.
-type decider interface {
-	stint.Decider
-	SpendAll(reqs ...stint.Request) (stint.Decision, error)
-	Reset(keys ...stint.Key) error
-	Flush() error
-}
-
-// action is what a command does to one bucket.
-type action func(l decider, r stint.Request) (stint.Decision, error)
-
-func spend(l decider, r stint.Request) (stint.Decision, error) { return l.SpendAll(r) }
-func refund(l decider, r stint.Request) (stint.Decision, error) {
+func spend(l source.Decider, r stint.Request) (stint.Decision, error) { return l.SpendAll(r) }
+func refund(l source.Decider, r stint.Request) (stint.Decision, error) {
 	if r.Spent.IsZero() {
-		r.Spent = stint.JustSpent
+		r.Spent = l.Now()
 	}
 	return l.Refund(r)
 }
 
 // reset fills buckets. When it returns, they are full on disk, too.
-func reset(l decider, keys ...stint.Key) error {
+func reset(l source.Decider, keys ...stint.Key) error {
 	if err := l.Reset(keys...); err != nil {
 		return err
 	}
 	return l.Flush()
 }
 
-func check(l decider, r stint.Request) (stint.Decision, error) {
+func check(l source.Decider, r stint.Request) (stint.Decision, error) {
 	r.Mode = stint.CheckOnly
 	return l.SpendAll(r)
 }
 
-func spendUpTo(l decider, r stint.Request) (stint.Decision, error) {
+// spendUpTo takes what is there, which may be nothing: only a hold or a block denies.
+func spendUpTo(l source.Decider, r stint.Request) (stint.Decision, error) {
 	r.Mode = stint.UpTo
-	return l.SpendAll(r)
+	d, err := l.SpendAll(r)
+	if err == nil && !d.Allowed {
+		r.Cost = 0
+		return check(l, r)
+	}
+	return d, err
 }
 
 func newAllow() *cobra.Command {
-	return newDecision(&decideFlags{open: writing.target, act: spend, done: "allowed"},
+	return newDecision(&decideFlags{open: source.Writing.Target, act: spend, done: "allowed"},
 		&cobra.Command{
 			Use:   "allow ID",
 			Short: "Spend tokens of ID's bucket if they are there",
@@ -107,32 +105,35 @@ would be left after the spend. --cost 0 shows what is left now.`,
 
 // lookAt returns the target of a check, which leaves the file as it is. If nothing
 // was ever spent, it is nothing.
-func lookAt(f *dbFlags, label string) (*target, error) {
-	to, err := reading.target(f, label)
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(noSuchLabel)) {
-		return nothing(label), nil
+func lookAt(f *source.File, label string) (*source.Target, error) {
+	to, err := source.Reading.Target(f, label)
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(source.NoSuchLabel)) {
+		return source.Nothing(label), nil
 	}
 	return to, err
 }
 
 func newSpend() *cobra.Command {
-	f := &decideFlags{open: writing.target, act: spend, done: "spent"}
+	f := &decideFlags{open: source.Writing.Target, act: spend, done: "spent"}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "spend ID",
 		Short: "Spend tokens of ID's bucket, or with --force all that are there",
 		Long: `Spend tokens of ID's bucket if they are there, as allow does. --force is for something that was done
 anyway: if there are too few tokens, it spends those that there are. The bucket is then empty, but
 owes nothing: it refills at the rate of its limit. --force spends nothing from a bucket that is held
-or has a queue.`,
+or has a queue. --leave is for a job that must not take the last tokens: it denies if fewer would
+remain, and with --force it spends what is above them.`,
 		Example: `  stint spend --limit 3/1m alice
+  stint spend --limit 100/1h --leave 20 mails
   stint spend --limit 100/1d --cost 150 --force alice`,
 	})
 	cmd.Flags().BoolVar(&f.force, "force", false, "spend all tokens if there are too few")
+	cmd.Flags().Int64Var(&f.leave, "leave", 0, "how many tokens must remain in the bucket")
 	return cmd
 }
 
 func newRefund() *cobra.Command {
-	return newDecision(&decideFlags{open: changing.target, act: refund, done: "refunded"},
+	return newDecision(&decideFlags{open: source.Changing.Target, act: refund, done: "refunded"},
 		&cobra.Command{
 			Use:     "refund ID",
 			Short:   "Return tokens to ID's bucket",
@@ -144,7 +145,7 @@ func newRefund() *cobra.Command {
 // newDecision completes a command that decides on one bucket.
 func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 	f.db.register(cmd, dbUsage)
-	f.out.register(cmd)
+	registerOutput(cmd, &f.out)
 	f.limits.register(cmd, f.act != nil)
 	if f.act != nil {
 		cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
@@ -159,7 +160,7 @@ func newDecision(f *decideFlags, cmd *cobra.Command) *cobra.Command {
 			return err
 		}
 		if !d.Allowed {
-			return errDenied
+			return console.ErrDenied
 		}
 		return nil
 	}
@@ -176,6 +177,9 @@ func (f *decideFlags) decide(id string) (d stint.Decision, err error) {
 	if err := checkID(id, label); err != nil {
 		return stint.Decision{}, err
 	}
+	if f.cost < 0 {
+		return stint.Decision{}, misuse(f.limits.cmd, "--cost %d: must be 0 or more", f.cost)
+	}
 	limit, limited, err := f.limits.resolve(id) // may fail, so it comes before a file is made
 	if err != nil {
 		return stint.Decision{}, err
@@ -187,25 +191,33 @@ func (f *decideFlags) decide(id string) (d stint.Decision, err error) {
 	if f.force {
 		act = spendUpTo
 	}
-	if act != nil { // a wrong cost fails before a file is made, too
-		if _, err := nothing(f.limits.label()).decide(act, limit, id, f.cost); err != nil {
-			return stint.Decision{}, err
+	if f.leave != 0 {
+		spend := act
+		act = func(l source.Decider, r stint.Request) (stint.Decision, error) {
+			r.Leave = f.leave
+			return spend(l, r)
 		}
 	}
-	to, err := f.open(&f.db, f.limits.label())
-	if errors.As(err, new(noSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
-		to, err = nothing(f.limits.label()), nil
+	if act != nil {
+		f.db.First = func() error { // a wrong cost fails before a file is made, too
+			_, err := source.Nothing(f.limits.label()).Decide(act, limit, id, f.cost)
+			return err
+		}
+	}
+	to, err := f.open(&f.db.File, f.limits.label())
+	if errors.As(err, new(source.NoSuchLabel)) && f.limits.file != "" { // the limit exists, but nothing of it was spent yet
+		to, err = source.Nothing(f.limits.label()), nil
 	}
 	if err != nil {
 		return stint.Decision{}, err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	f.pid, f.now = to.pid, to.now
+	f.pid, f.now = to.PID, to.Now
 	if act == nil {
-		err := to.do(stint.Unlimited, id, func(l decider, key stint.Key) error { return reset(l, key) })
+		err := to.Do(stint.Unlimited, id, func(l source.Decider, key stint.Key) error { return reset(l, key) })
 		return stint.Decision{Allowed: true, Remaining: cmp.Or(limit.Burst, math.MaxInt64), Limit: limit}, err
 	}
-	return to.decide(act, limit, id, f.cost)
+	return to.Decide(act, limit, id, f.cost)
 }
 
 // decisionJSON is what --json prints of a decision. Without a limit, limit is
@@ -228,7 +240,7 @@ func (f *decideFlags) print(cmd *cobra.Command, id string, d stint.Decision) err
 		display.NewJSONLimit(d.Limit), d.RetryAfter, d.ResetAfter, f.pid}
 	if f.act == nil {
 		one := resetOneJSON{Name: f.limits.label(), JSONID: display.NewJSONID(id), Reset: true, PID: f.pid}
-		if !d.Limit.IsUnlimited() {
+		if d.Limit != stint.Unlimited {
 			one.Remaining, one.Limit = d.Limit.Burst, display.NewJSONLimit(d.Limit)
 		}
 		asJSON = one
@@ -239,12 +251,12 @@ func (f *decideFlags) print(cmd *cobra.Command, id string, d stint.Decision) err
 	}
 	if d.Limit.Burst > 0 {
 		state = stateOf(d, f.now)
-	} else if d.Limit.IsBlocked() {
+	} else if d.Limit == stint.Blocked {
 		state = "blocked"
 	} else if f.act == nil {
 		state = "full"
 	}
-	return f.out.print(cmd, asJSON, fmt.Sprintf("%s  %s  %s\n", done, display.Printable(id), state))
+	return f.out.Print(cmd.OutOrStdout(), asJSON, fmt.Sprintf("%s  %s  %s\n", done, display.Printable(id), state))
 }
 
 // stateOf returns a decision in words: "0 of 3 left, retry in 19.8s".

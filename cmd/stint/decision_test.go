@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/dbfile"
+	"github.com/stint-go/stint/internal/source"
 )
 
 // The limit gives a token back in eight hours, so the time that a step takes
@@ -116,9 +118,9 @@ func (failing) Save([]stint.Change) error { return errors.New("no space left on 
 
 // A decision that Close could not save is not printed.
 func TestDecisionNotSaved(t *testing.T) {
-	for name, act := range map[string]action{"allow": spend, "reset": nil} {
-		open := func(*dbFlags, string) (*target, error) {
-			return &target{&source{}, failing{stint.NewMemStore()}, 1, defaultLabel}, nil
+	for name, act := range map[string]source.Action{"allow": spend, "reset": nil} {
+		open := func(*source.File, string) (*source.Target, error) {
+			return source.TargetIn(failing{stint.NewMemStore()}, defaultLabel), nil
 		}
 		cmd := newDecision(&decideFlags{open: open, act: act},
 			&cobra.Command{Use: name + " ID", SilenceUsage: true, SilenceErrors: true})
@@ -127,7 +129,7 @@ func TestDecisionNotSaved(t *testing.T) {
 		cmd.SetArgs([]string{"--limit", "3/1m", "alice"})
 		err := cmd.Execute()
 		assert.ErrorContains(t, err, "no space left on device", name)
-		assert.Equal(t, 3, status(err), name)
+		assert.Equal(t, 3, console.Status(err), name)
 		assert.Empty(t, stdout.String(), name)
 	}
 }
@@ -156,5 +158,5 @@ func TestSpendUpTo(t *testing.T) {
 		require.True(t, d.Allowed)
 		require.Equal(t, left, d.Remaining)
 	}
-	require.Equal(t, stint.LimitStats{Allowed: 3}, lim.Stats().Limits[orders])
+	require.Equal(t, stint.LimitStats{Allowed: 2, Denied: 1}, lim.Stats().Limits[orders])
 }

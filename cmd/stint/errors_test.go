@@ -14,7 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/dbfile"
+	"github.com/stint-go/stint/internal/serve"
+	"github.com/stint-go/stint/internal/source"
 )
 
 func TestErrors(t *testing.T) {
@@ -84,7 +87,7 @@ func TestErrors(t *testing.T) {
 		{"empty FILE", "compact ''", 2, "FILE is empty"},
 		{"empty limits to check", "limits check ''", 2, "no FILE given"},
 		{"two ids", "allow --limit 3/1m alice bob", 2, "one ID is needed, not 2"},
-		{"empty id", "allow --limit 3/1m ''", 2, "invalid id"},
+		{"empty id", "allow --limit 3/1m ''", 2, "an ID must not be empty"},
 		{"long id", "allow --limit 3/1m " + strings.Repeat("x", 513), 2, "invalid id"},
 		{"no limit", "allow alice", 2, "no limit given: --limit COUNT/PERIOD, or"},
 		{"limit without period", "allow --limit 3 alice", 2, `"3"`},
@@ -97,7 +100,7 @@ func TestErrors(t *testing.T) {
 		{"json and quiet", "allow --limit 3/1m --json --quiet alice", 2, "--json and --quiet exclude each other"},
 		{"cost over burst", "allow --limit 3/1m --cost 4 alice", 2, "no wait is long enough: lower --cost"},
 		{"cost over burst, checked", "check --limit 3/1m --cost 4 alice", 2, "no wait is long enough: lower --cost"},
-		{"negative cost", "allow --limit 3/1m --cost -1 alice", 2, "negative cost"},
+		{"negative cost", "allow --limit 3/1m --cost -1 alice", 2, "--cost -1: must be 0 or more;"},
 		{"no lock timeout", "allow --limit 3/1m --lock-timeout 0s alice", 2, "--lock-timeout 0s: must be more than 0"},
 		{"limits without name", "allow --limits " + defaults + " alice", 2,
 			"--limits needs --name: " + defaults + " has Logins, Orders"},
@@ -206,7 +209,7 @@ func TestErrorNames(t *testing.T) {
 			[]string{"simulate", "1/1s", "--load", "1 at once", "--svg", filepath.Join(none, "x.svg")}},
 		{"make " + there + ": file already exists; name another with --to",
 			[]string{"verify", db, "--repair", "--to", there}},
-		{`limit "99999999999999999999/1m": want count/period`,
+		{`limit "99999999999999999999/1m": count is 99999999999999999999, want at most 9223372036854775807`,
 			[]string{"allow", "--limit", "99999999999999999999/1m", "a"}},
 	} {
 		r := runArgs(t, c.args...)
@@ -218,10 +221,10 @@ func TestErrorNames(t *testing.T) {
 
 // If serve cannot write its labels, such as to a full disk, a retry may succeed.
 func TestServeStatus(t *testing.T) {
-	in, err := (&dbFlags{path: filepath.Join(t.TempDir(), "a.db")}).reach(writing)
+	in, err := (&source.File{Path: filepath.Join(t.TempDir(), "a.db")}).Reach(source.Writing)
 	require.NoError(t, err)
 	require.NoError(t, in.Close()) // it can write nothing from now on
-	_, err = in.declare(throttleLabel)
+	_, err = in.Declare(serve.ThrottleLabel)
 	require.Error(t, err)
-	assert.Equal(t, statusFailed, status(err), err)
+	assert.Equal(t, console.StatusFailed, console.Status(err), err)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
 )
 
@@ -22,11 +23,11 @@ func adoptHelp(root *cobra.Command) {
 			return misuse(root, "unknown command %q", strings.Join(args, " "))
 		}
 		of.InitDefaultHelpFlag()
-		return failed(of.Help())
+		return console.Failed(of.Help())
 	}
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		const piped = 80 // columns, if the output is not a terminal
-		width := cmp.Or(columns(cmd.OutOrStdout()), piped)
+		width := cmp.Or(console.Columns(cmd.OutOrStdout()), piped)
 		if _, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, width)); err != nil {
 			cmd.PrintErrln(err)
 		}

@@ -32,7 +32,7 @@ const (
 func TestMain(m *testing.M) {
 	commandOf = subprocess.Command
 	if path := os.Getenv(runServer); path != "" {
-		serve(path)
+		serveProgram(path)
 	}
 	if os.Getenv(runMain) != "" {
 		main()

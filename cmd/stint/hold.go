@@ -12,14 +12,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
-	"github.com/stint-go/stint/internal/hold"
+	"github.com/stint-go/stint/internal/source"
 	"github.com/stint-go/stint/internal/spell"
 )
 
 type holdFlags struct {
 	db     dbFlags
-	out    outputFlags
+	out    console.Output
 	name   string
 	period string
 	end    bool
@@ -46,7 +47,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 			case len(args) == 0 && (given("for") || f.end):
 				return misuse(cmd, "no ID given: without one, hold lists what is held")
 			case len(args) == 0:
-				return f.db.read(func(in *source) error { return f.list(cmd, in) })
+				return f.db.Read(cmd.Context(), func(in *source.Source) error { return f.list(cmd, in) })
 			case f.end:
 				return f.endHold(cmd, args[0])
 			case given("for"):
@@ -56,7 +57,7 @@ Without an ID, list all holds and when they end. With --name, list only the hold
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.out.register(cmd)
+	registerOutput(cmd, &f.out)
 	cmd.Flags().StringVar(&f.name, "name", "", "the `LABEL` of the limit (default \""+defaultLabel+"\")")
 	cmd.Flags().StringVar(&f.period, "for", "", "hold it for this `PERIOD`: 90s, 24h, 7d, 1w")
 	cmd.Flags().BoolVar(&f.end, "end", false, "end the hold")
@@ -92,7 +93,7 @@ func (f *holdFlags) hold(cmd *cobra.Command, id string) error {
 	}
 	until := after.HeldUntil // no later than the last time that the file can have
 	period = until.Sub(now)
-	return f.out.print(cmd, holdJSON{f.label(), display.NewJSONID(id), period, until, f.pid},
+	return f.out.Print(cmd.OutOrStdout(), holdJSON{f.label(), display.NewJSONID(id), period, until, f.pid},
 		fmt.Sprintf("held  %s  for %s, until %s\n", display.Printable(id), display.Duration(period), until.Format(clockFormat)))
 }
 
@@ -106,7 +107,7 @@ func (f *holdFlags) endHold(cmd *cobra.Command, id string) error {
 	if before.HeldUntil.IsZero() {
 		state = "was not held"
 	}
-	return f.out.print(cmd, endedJSON{f.label(), display.NewJSONID(id), !before.HeldUntil.IsZero(), f.pid},
+	return f.out.Print(cmd.OutOrStdout(), endedJSON{f.label(), display.NewJSONID(id), !before.HeldUntil.IsZero(), f.pid},
 		fmt.Sprintf("ended  %s  %s\n", display.Printable(id), state))
 }
 
@@ -118,39 +119,39 @@ func (f *holdFlags) change(id string, period time.Duration) (before, after stint
 	if err := checkID(id, f.name); err != nil {
 		return before, after, now, err
 	}
-	to, err := changing.target(&f.db, f.label())
+	to, err := source.Changing.Target(&f.db.File, f.label())
 	if err != nil {
 		return before, after, now, err
 	}
-	until := to.now.Add(period)
+	until := to.Now.Add(period)
 	if period == 0 {
 		until = time.Time{}
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	f.pid = to.pid
-	err = to.do(stint.Unlimited, id, func(l decider, key stint.Key) (err error) {
+	f.pid = to.PID
+	err = to.Do(stint.Unlimited, id, func(l source.Decider, key stint.Key) (err error) {
 		if before, err = l.Bucket(key); err != nil {
 			return err
 		}
-		if err = hold.Until(l, key, until); err == nil {
+		if err = l.SetHold(key, until); err == nil {
 			after, err = l.Bucket(key)
 		}
 		return err
 	})
-	return before, after, to.now, err
+	return before, after, to.Now, err
 }
 
-func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
-	names := in.labels
-	held, err := holds(in.store, in.now)
+func (f *holdFlags) list(cmd *cobra.Command, in *source.Source) error {
+	names := in.Labels
+	held, err := source.Holds(in.Store, in.Now)
 	if err != nil {
-		return failed(err)
+		return console.Failed(err)
 	}
-	if _, ok := numberOf(names, f.name); !ok && f.name != "" {
-		return noSuchLabel(f.name)
+	if _, ok := source.NumberOf(names, f.name); !ok && f.name != "" {
+		return source.NoSuchLabel(f.name)
 	}
 	maps.DeleteFunc(held, func(key stint.Key, _ time.Duration) bool { return f.name != "" && names[key.Name] != f.name })
-	if f.out.quiet {
+	if f.out.Quiet {
 		return nil
 	}
 	if len(held) == 0 {
@@ -162,19 +163,13 @@ func (f *holdFlags) list(cmd *cobra.Command, in *source) error {
 	var rows [][]string
 	for _, key := range keys {
 		label, d := names[key.Name], held[key]
-		what, id := "for "+display.Duration(d), key.ID
-		if of, ok := lockedOut(id); ok {
-			what, id = "lock-outs remembered", of
-		}
-		if until := in.now.Add(d); !f.out.json {
-			if id != "" || key.ID == "" {
-				rows = append(rows, []string{display.Printable(label), display.Printable(id),
-					what + ", until " + until.Format(clockFormat)})
-			}
-		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, in.pid}); err != nil {
-			return failed(err)
+		if until := in.Now.Add(d); !f.out.JSON {
+			rows = append(rows, []string{display.Printable(label), display.Printable(key.ID),
+				"for " + display.Duration(d) + ", until " + until.Format(clockFormat)})
+		} else if err := display.WriteJSON(cmd.OutOrStdout(), holdJSON{label, display.NewJSONID(key.ID), d, until, in.PID}); err != nil {
+			return console.Failed(err)
 		}
 	}
-	_, err = io.WriteString(cmd.OutOrStdout(), folded(cmd.OutOrStdout(), display.Columns(rows)))
-	return failed(err)
+	_, err = io.WriteString(cmd.OutOrStdout(), console.Folded(cmd.OutOrStdout(), display.Columns(rows)))
+	return console.Failed(err)
 }

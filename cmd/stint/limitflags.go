@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"math"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/internal/spell"
+	"github.com/stint-go/stint/internal/console"
+	"github.com/stint-go/stint/internal/source"
 	"github.com/stint-go/stint/limitsfile"
 )
 
@@ -27,7 +26,6 @@ type limitFlags struct {
 	file      string
 	overrides []string
 	name      string
-	shares    []string
 
 	cmd      *cobra.Command
 	required bool
@@ -64,18 +62,18 @@ func (f *limitFlags) resolve(id string) (limit stint.Limit, ok bool, err error) 
 	if err != nil {
 		return stint.Limit{}, false, err
 	}
-	limit, ok = limits.For(name.Key(id))
-	return limit, ok, nil
+	limit = limits.For(name.Key(id))
+	return limit, limit != stint.Unlimited, nil
 }
 
 // among returns the number of the label that the flags name.
 func (f *limitFlags) among(numbers map[string]stint.Name) (stint.Name, error) {
 	if f.file != "" && f.name == "" {
-		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, labels(maps.Keys(numbers)))
+		return 0, fmt.Errorf("--limits needs --name: %s has %s", f.file, source.Labels(maps.Keys(numbers)))
 	}
 	name, ok := numbers[f.label()]
 	if !ok {
-		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, labels(maps.Keys(numbers)))
+		return 0, fmt.Errorf("%s has no limit %q: it has %s", f.file, f.name, source.Labels(maps.Keys(numbers)))
 	}
 	return name, nil
 }
@@ -121,9 +119,6 @@ func (f *limitFlags) load(number func(label string) (stint.Name, error)) (*stint
 		}
 		numbers[spec.Label], names[name] = name, spec
 	}
-	if err := f.setShares(names, numbers); err != nil {
-		return nil, nil, err
-	}
 	if f.file != "" {
 		limits, err := limitsfile.Load(names, files[0], files[1:]...)
 		return limits, numbers, f.named(err, files)
@@ -157,14 +152,14 @@ func (f *limitFlags) files() (files []string, remove func(), err error) {
 			}
 			f.piped[file] = text
 		}
-		temp, err := tempFile("stint-limits-*.yml")
+		temp, err := source.TempFile("stint-limits-*.yml")
 		if err != nil {
 			return nil, remove, err
 		}
 		files, copies = append(files, temp.Name()), append(copies, temp.Name())
 		_, err = temp.Write(text)
 		if err = errors.Join(err, temp.Close()); err != nil {
-			return nil, remove, failed(err)
+			return nil, remove, console.Failed(err)
 		}
 	}
 	return files, remove, nil
@@ -182,13 +177,9 @@ func (f *limitFlags) named(err error, files []string) error {
 	return errors.New(strings.NewReplacer(names...).Replace(err.Error()))
 }
 
-// misused returns an error if a limit is required, and missing or not one of the
-// user's.
+// misused returns an error if a limit is required and missing.
 func (f *limitFlags) misused() error {
-	switch given := f.cmd.Flags().Changed; {
-	case f.required && strings.HasSuffix(f.name, lineSuffix):
-		return misuse(f.cmd, "--name %q: run --wait uses labels that end in %q: choose another", f.name, lineSuffix)
-	case f.required && !given("limit") && !given("limits"):
+	if given := f.cmd.Flags().Changed; f.required && !given("limit") && !given("limits") {
 		return misuse(f.cmd, "no limit given: --limit COUNT/PERIOD, or --limits FILE and --name LABEL")
 	}
 	return nil
@@ -238,13 +229,4 @@ func counter() func(label string) (stint.Name, error) {
 		}
 		return stint.Name(n), nil
 	}
-}
-
-// labels returns the labels for a sentence.
-func labels(of iter.Seq[string]) string {
-	all := slices.Sorted(of)
-	for i, label := range all {
-		all[i] = spell.Line(label)
-	}
-	return cmp.Or(strings.Join(all, ", "), "none")
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 func newLimits() *cobra.Command {
@@ -30,7 +32,7 @@ func newLimits() *cobra.Command {
 }
 
 func newLimitsCheck() *cobra.Command {
-	f, out := limitFlags{}, &outputFlags{}
+	f, out := limitFlags{}, &console.Output{}
 	cmd := &cobra.Command{
 		Use:   "check FILE [OVERRIDES...]",
 		Short: "Say whether files of limits are valid",
@@ -38,19 +40,18 @@ func newLimitsCheck() *cobra.Command {
 the exit status is 2.
 
 Labels and ids may be anything: a program checks its own names and formats when it loads the files. An
-override may be for a limit that FILE does not have. With --share, floors must fit into their total.
+override may be for a limit that FILE does not have.
 
 --json prints one object: valid, files, limits (their labels) and mistakes (an array of the lines on
 stderr). No object is printed if a file cannot be read.`,
 		Example: `  stint limits check defaults.yml
   stint limits check defaults.yml overrides.yml
-  stint limits check --json defaults.yml
-  stint limits check defaults.yml overrides.yml --share Tenant:Total:TenantFloor`,
+  stint limits check --json defaults.yml`,
 		Args: atLeastOne("FILE given"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file, f.overrides, f.cmd = args[0], args[1:], cmd
 			limits, numbers, err := f.load(counter())
-			if errors.As(err, new(*fs.PathError)) || errors.As(err, new(failure)) {
+			if errors.As(err, new(*fs.PathError)) || console.IsFailure(err) {
 				return err // a file cannot be read
 			}
 			text := ""
@@ -58,12 +59,11 @@ stderr). No object is printed if a file cannot be read.`,
 				text = fmt.Sprintf("valid  %s  %s\n%s", display.Visible(strings.Join(args, " ")),
 					display.Plural(len(numbers), "limit"), resets(limits, time.Now()))
 			}
-			found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), findings(err)}
-			return errors.Join(err, out.print(cmd, found, text))
+			found := checkedJSON{err == nil, args, slices.Sorted(maps.Keys(numbers)), console.Findings(err)}
+			return errors.Join(err, out.Print(cmd.OutOrStdout(), found, text))
 		},
 	}
-	out.registerJSON(cmd)
-	f.registerShares(cmd)
+	registerJSON(cmd, out)
 	return cmd
 }
 
@@ -104,18 +104,6 @@ type checkedJSON struct {
 	Mistakes []string `json:"mistakes"`
 }
 
-// findings returns the lines of joined errors, without the library's prefix.
-func findings(err error) []string {
-	lines := []string{}
-	if err == nil {
-		return lines
-	}
-	for line := range strings.Lines(err.Error()) {
-		lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "stint: "))
-	}
-	return lines
-}
-
 func newSetNames() *cobra.Command {
 	f := &dbFlags{}
 	cmd := &cobra.Command{
@@ -140,46 +128,19 @@ func (f *dbFlags) setNames(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	store, err := f.open(changing)
+	store, err := f.Open(source.Changing)
 	if err != nil {
 		return err
 	}
 	before := store.Labels()
-	if err = withLines(names, before); err == nil {
-		if err = store.Relabel(names); !errors.Is(err, stint.ErrNameMismatch) {
-			err = failed(err)
-		}
+	if err = store.Relabel(names); !errors.Is(err, stint.ErrNameMismatch) {
+		err = console.Failed(err)
 	}
-	if err := errors.Join(err, failed(store.Close())); err != nil {
+	if err := errors.Join(err, console.Failed(store.Close())); err != nil {
 		return err
 	}
 	_, err = io.WriteString(cmd.OutOrStdout(), changes(before, names))
-	return failed(err)
-}
-
-// withLines also renames the queues of the renamed limits: if Orders becomes api,
-// "Orders line" becomes "api line". A new label that looks like a queue's is
-// an error.
-func withLines(names, before map[stint.Name]string) error {
-	had := map[string]stint.Name{}
-	for name, label := range before {
-		had[label] = name
-	}
-	given := slices.Collect(maps.Values(names))
-	for name, label := range maps.Clone(names) {
-		if had[label] != 0 {
-			continue
-		}
-		if strings.HasSuffix(label, lineSuffix) {
-			return fmt.Errorf("label %q: run --wait uses labels that end in %q: choose another", label, lineSuffix)
-		}
-		old := before[name]
-		line := had[old+lineSuffix]
-		if old != "" && line != 0 && names[line] == "" && had[label+lineSuffix] == 0 && !slices.Contains(given, old) {
-			names[line] = label + lineSuffix
-		}
-	}
-	return nil
+	return console.Failed(err)
 }
 
 func parseNames(args []string) (map[stint.Name]string, error) {

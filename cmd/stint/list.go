@@ -12,13 +12,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type listFlags struct {
 	db     dbFlags
 	limits limitFlags
-	out    outputFlags
+	out    console.Output
 	csv    bool
 	top    int
 	by     string
@@ -29,13 +32,13 @@ func newList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show the buckets that are not full",
-		Long: `Show the buckets that are not full, are held, or have a queue of "run --wait": the label of the limit,
-the id, and when the bucket is full. If a bucket's limit is given, also show what is left. --limit
+		Long: `Show the buckets that are not full or are held: the label of the limit, the id, and when the bucket is
+full. If a bucket's limit is given, also show what is left. --limit
 gives the limit of one label: the one in --name, or "default". With --limits, a bucket's limit is the one
 of its label, or the override for exactly its id.
 
 The list is sorted by label, then by id. --top N shows only N buckets of all limits: those that will
-be full last, or whose hold or queue ends last. --top N --by fill shows the N buckets with the smallest
+be full last, or whose hold ends last. --top N --by fill shows the N buckets with the smallest
 part of their burst left, so their limits must be given.
 
 If there are no buckets, a message on stderr says so. The file does not change. A missing file is an
@@ -43,11 +46,10 @@ error, not an empty list. If a program has the file open, the list has the bucke
 limits as they are now, and shows what is left by these limits, unless the flags give others.
 
 --json prints an object in a line for each bucket: name, id, remaining, limit (burst, count, period)
-and reset_after_ns. A held bucket also has held_ns. A bucket with a queue (a waiting line) has line_ns,
-the time until the last turn. In all output of --json, an id that is not UTF-8 is in base64, and
-"base64":true says so.
+and reset_after_ns. A held bucket also has held_ns. In all output of --json, an id that is not UTF-8 is
+in base64, and "base64":true says so.
 
---csv has the columns name, id, remaining, burst, count, period, reset_after_ns, held_ns and line_ns.
+--csv has the columns name, id, remaining, burst, count, period, reset_after_ns and held_ns.
 What is not known is empty.`,
 		Example: `  stint list
   stint list --limit 3/1m
@@ -62,18 +64,18 @@ What is not known is empty.`,
 			if err != nil {
 				return err
 			}
-			if len(buckets) == 0 && !f.out.quiet {
+			if len(buckets) == 0 && !f.out.Quiet {
 				fmt.Fprintln(cmd.ErrOrStderr(), "stint: no buckets to show: full ones that are not held are left out")
 			}
 			if f.csv {
-				return failed(listCSV(cmd.OutOrStdout(), buckets))
+				return console.Failed(listCSV(cmd.OutOrStdout(), buckets))
 			}
-			return failed(f.out.list(cmd.OutOrStdout(), buckets))
+			return console.Failed(printBuckets(cmd.OutOrStdout(), &f.out, buckets))
 		},
 	}
 	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
-	f.out.register(cmd)
+	registerOutput(cmd, &f.out)
 	cmd.Flags().BoolVar(&f.csv, "csv", false, "print CSV")
 	cmd.Flags().IntVar(&f.top, "top", 0, "show only the first `N`")
 	cmd.Flags().StringVar(&f.by, "by", "time", "order for --top: by `time` until full, or by fill")
@@ -97,30 +99,30 @@ func (f *listFlags) misused(cmd *cobra.Command) error {
 	return nil
 }
 
-// list returns the buckets that are not full, are held, or have a queue, in the
-// order in which they are shown. A program knows the limits, too.
-func (f *listFlags) list() (buckets []*bucket, err error) {
+// list returns the buckets that are not full or are held, in the order in which
+// they are shown. A program knows the limits, too.
+func (f *listFlags) list() (buckets []*source.Bucket, err error) {
 	limits, numbers, err := f.limits.load(counter())
 	if err != nil {
 		return nil, err
 	}
-	in, err := f.db.view(reading)
+	in, err := f.db.View(source.Reading)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
-	names, err := in.named(f.limits.name)
+	names, err := in.Named(f.limits.name)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		for b, err := range in.buckets(name) {
+		for b, err := range in.Buckets(name) {
 			if err != nil {
 				return nil, err
 			}
-			if name, ok := numbers[b.label]; ok {
-				if limit, ok := limits.For(name.Key(b.id)); ok {
-					b.measure(limit, in.now)
+			if name, ok := numbers[b.Label]; ok {
+				if limit := limits.For(name.Key(b.ID)); limit != stint.Unlimited {
+					b.Measure(limit, in.Now)
 				}
 			}
 			if buckets = append(buckets, b); f.top > 0 && len(buckets) >= 2*f.top+1000 {
@@ -132,16 +134,16 @@ func (f *listFlags) list() (buckets []*bucket, err error) {
 }
 
 // order sorts the buckets, and cuts them after the first --top.
-func (f *listFlags) order(buckets []*bucket) []*bucket {
-	slices.SortFunc(buckets, func(a, b *bucket) int {
-		byName := cmp.Or(cmp.Compare(a.label, b.label), cmp.Compare(a.id, b.id))
+func (f *listFlags) order(buckets []*source.Bucket) []*source.Bucket {
+	slices.SortFunc(buckets, func(a, b *source.Bucket) int {
+		byName := cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.ID, b.ID))
 		switch {
 		case f.top == 0:
 			return byName
 		case f.by == "fill":
-			return cmp.Or(cmp.Compare(b.fill(), a.fill()), cmp.Compare(b.fullIn, a.fullIn), byName)
+			return cmp.Or(cmp.Compare(b.Fill(), a.Fill()), cmp.Compare(b.FullIn, a.FullIn), byName)
 		}
-		return cmp.Or(cmp.Compare(max(b.fullIn, b.heldFor, b.lineFor), max(a.fullIn, a.heldFor, a.lineFor)), byName)
+		return cmp.Or(cmp.Compare(max(b.FullIn, b.HeldFor), max(a.FullIn, a.HeldFor)), byName)
 	})
 	if f.top > 0 {
 		return buckets[:min(f.top, len(buckets))]
@@ -149,13 +151,13 @@ func (f *listFlags) order(buckets []*bucket) []*bucket {
 	return buckets
 }
 
-func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
-	if f.quiet {
+func printBuckets(w io.Writer, out *console.Output, buckets []*source.Bucket) error {
+	if out.Quiet {
 		return nil
 	}
-	if f.json {
+	if out.JSON {
 		for _, b := range buckets {
-			if err := display.WriteJSON(w, b.json()); err != nil {
+			if err := display.WriteJSON(w, newBucketJSON(b)); err != nil {
 				return err
 			}
 		}
@@ -163,26 +165,20 @@ func (f *outputFlags) list(w io.Writer, buckets []*bucket) error {
 	}
 	var rows [][]string
 	for _, b := range buckets {
-		id, state := b.id, b.state()
-		if of, ok := lockedOut(id); ok && b.heldFor > 0 {
-			id, state = of, "lock-outs remembered for "+display.Duration(b.heldFor)
-		}
-		if id != "" || b.id == "" {
-			rows = append(rows, []string{display.Printable(b.label), display.Printable(id), state})
-		}
+		rows = append(rows, []string{display.Printable(b.Label), display.Printable(b.ID), stateOfBucket(b)})
 	}
-	_, err := io.WriteString(w, folded(w, display.Columns(rows)))
+	_, err := io.WriteString(w, console.Folded(w, display.Columns(rows)))
 	return err
 }
 
-func listCSV(w io.Writer, buckets []*bucket) error {
+func listCSV(w io.Writer, buckets []*source.Bucket) error {
 	c := csv.NewWriter(w)
-	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns", "line_ns"})
+	_ = c.Write([]string{"name", "id", "remaining", "burst", "count", "period", "reset_after_ns", "held_ns"})
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	for _, b := range buckets {
 		limit := []string{"", "", "", ""}
-		if l := b.limit; l.Burst > 0 {
-			limit = []string{number(b.remaining), number(l.Burst), number(l.Count), l.Period.String()}
+		if l := b.Limit; l.Burst > 0 {
+			limit = []string{number(b.Remaining), number(l.Burst), number(l.Count), l.Period.String()}
 		}
 		known := func(d time.Duration) string {
 			if d > 0 {
@@ -190,9 +186,49 @@ func listCSV(w io.Writer, buckets []*bucket) error {
 			}
 			return ""
 		}
-		_ = c.Write(slices.Concat([]string{b.label, b.id}, limit,
-			[]string{number(int64(b.fullIn)), known(b.heldFor), known(b.lineFor)}))
+		_ = c.Write(slices.Concat([]string{b.Label, b.ID}, limit,
+			[]string{number(int64(b.FullIn)), known(b.HeldFor)}))
 	}
 	c.Flush()
 	return c.Error()
+}
+
+// bucketJSON is what --json prints of a bucket, one in a line.
+type bucketJSON struct {
+	Name string `json:"name"`
+	display.JSONID
+	Remaining  *int64             `json:"remaining,omitempty"`
+	Limit      *display.JSONLimit `json:"limit,omitempty"`
+	ResetAfter time.Duration      `json:"reset_after_ns"`
+	Held       time.Duration      `json:"held_ns,omitempty"`
+}
+
+func newBucketJSON(b *source.Bucket) bucketJSON {
+	line := bucketJSON{Name: b.Label, JSONID: display.NewJSONID(b.ID), Limit: display.NewJSONLimit(b.Limit),
+		ResetAfter: b.FullIn, Held: b.HeldFor}
+	if line.Limit != nil {
+		line.Remaining = &b.Remaining
+	}
+	return line
+}
+
+// stateOfBucket returns the level of the bucket in words: "0 of 3 left, full in 58.2s".
+func stateOfBucket(b *source.Bucket) string {
+	s := "full"
+	if b.FullIn > 0 {
+		s = "full in " + display.Duration(b.FullIn)
+		if b.Limit.FollowsCalendar() {
+			s = "resets " + display.Reset(b.Limit, b.Now)
+		}
+		if b.Limit.Burst > 0 {
+			s = fmt.Sprintf("%d of %d left, %s", b.Remaining, b.Limit.Burst, s)
+		}
+	}
+	if b.Limit == stint.Blocked {
+		s = "blocked, " + s
+	}
+	if b.HeldFor > 0 {
+		s += ", held for " + display.Duration(b.HeldFor)
+	}
+	return s
 }

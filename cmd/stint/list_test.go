@@ -61,7 +61,7 @@ func TestList(t *testing.T) {
 	assert.NotContains(t, runArgs(t, "list", "--db", db).stdout, "a  full", "reset ends a hold")
 }
 
-// A stint.Shared limit has one bucket, with an empty id.
+// A stint.Single limit has one bucket, with an empty id.
 func TestListSharedBucket(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "a.db")
 	line := `{"stint":1,"names":{"1":"everyone"}}` + "\n" + `{"name":"everyone","id":"","tat":4000000000000000000}` + "\n"

@@ -3,13 +3,11 @@
 // again.
 //
 // Each command is in a file that is named after it, but allow, check, spend and
-// refund are in decision.go. The exit status is the answer: see errors.go. Read
-// the shared files in this order, and then the commands in any order: errors,
-// args, signals, file, store, clock, progress, output, source, bucket, target,
-// limitflags, decision, line, shares. Logs and charts are in packages of
-// their own: internal/replay, internal/simulate. The server is in serve_listen,
-// serve_limits, serve_throttle, serve_commands, serve_conn and serve, and its
-// protocol in internal/resp.
+// refund are in decision.go. A command is its flags and a call: internal/console
+// is how it talks to the user, internal/source opens the file or reaches the
+// program that has it, internal/maintain looks after files, and logs, charts and
+// the server are in internal/replay, internal/simulate and internal/serve. The exit status is the
+// answer: see console.Status.
 package main
 
 import (
@@ -19,6 +17,8 @@ import (
 	_ "time/tzdata" // for machines without a database of time zones: Windows, and containers from scratch
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/console"
 )
 
 func main() {
@@ -26,17 +26,28 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot()
+	root := newRoot(args)
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	report(stderr, err)
-	return status(err)
+	console.Report(stderr, err)
+	return console.Status(err)
 }
 
-func newRoot() *cobra.Command {
+// commands makes the commands, except help and completion.
+var commands = map[string]func() *cobra.Command{
+	"allow": newAllow, "check": newCheck, "refund": newRefund, "spend": newSpend, "reset": newReset, "hold": newHold,
+	"run": newRun, "serve": newServe, "limits": newLimits, "simulate": newSimulate, "replay": func() *cobra.Command { return newReplay(nil) },
+	"list": newList, "show": newShow, "stat": newStat, "names": newNames, "verify": newVerify, "compact": newCompact,
+	"backup": newBackup, "export": newExport, "import": newImport, "migrate": newMigrate, "version": newVersion, "man": newMan,
+}
+
+// newRoot returns the command with all others below it. If the arguments begin with the
+// name of one, it has only that one, because making all of them takes longer than a
+// decision. man needs them all.
+func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "Durable rate limits in one file",
@@ -44,7 +55,7 @@ func newRoot() *cobra.Command {
 limit, and maintain the file. An error is one line on stderr. If you can do something about it, the line
 says what. The output has no colors.
 
-` + exitStatusTable(),
+` + console.ExitStatusTable(),
 		Example: `  stint allow --limit 3/1m alice    # may alice do it again? 3 a minute at most
   stint list                        # who has spent what?
   stint replay --limit 20/1m --by ip access.log`,
@@ -62,12 +73,16 @@ says what. The output has no colors.
 		}
 		return misuse(cmd, "%w", badValue(err))
 	})
-	root.AddCommand(newRun(), newServe(), newSimulate(), newVersion(), newMan())
-	root.AddCommand(newAllow(), newCheck(), newRefund(), newReset(), newHold(), newList(), newLimits(), newReplay(nil))
-	root.AddCommand(newShow(), newStat(), newNames(), newSpend())
-	root.AddCommand(newVerify(), newCompact(), newBackup(), newExport(), newImport(), newMigrate())
+	if len(args) > 0 && commands[args[0]] != nil && args[0] != "man" {
+		root.AddCommand(commands[args[0]]())
+		root.CompletionOptions.DisableDefaultCmd = true
+	} else {
+		for _, command := range commands {
+			root.AddCommand(command())
+		}
+		adoptCompletion(root)
+	}
 	complete(root)
 	adoptHelp(root)
-	adoptCompletion(root)
 	return root
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -10,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/source"
 
 	"github.com/stint-go/stint/internal/display"
 )
@@ -40,7 +44,24 @@ func TestHelp(t *testing.T) {
 			each(sub)
 		}
 	}
-	each(newRoot())
+	each(newRoot(nil))
+}
+
+// A command is the same whether it is made alone or with all others.
+func TestOneCommand(t *testing.T) {
+	for name := range commands {
+		for _, arg := range []string{"--help", "--no-such-flag", "--version", "-h", "no such argument"} {
+			var alone, all bytes.Buffer
+			for root, out := range map[*cobra.Command]*bytes.Buffer{newRoot([]string{name}): &alone, newRoot(nil): &all} {
+				root.SetArgs([]string{name, arg, "--no-such-flag"}) // so that it does nothing
+				root.SetOut(out)
+				root.SetErr(out)
+				err := root.ExecuteContext(t.Context())
+				fmt.Fprint(out, err)
+			}
+			assert.Equal(t, all.String(), alone.String(), "%s %s", name, arg)
+		}
+	}
 }
 
 func TestRoff(t *testing.T) {
@@ -65,7 +86,7 @@ func TestBuild(t *testing.T) {
 
 func TestStateDir(t *testing.T) {
 	db := stateHome(t)
-	dir, err := stateDir()
+	dir, err := source.StateDir()
 	require.NoError(t, err)
 	assert.Equal(t, filepath.Dir(db), dir)
 	if runtime.GOOS != "linux" {
@@ -74,7 +95,7 @@ func TestStateDir(t *testing.T) {
 	home := filepath.Dir(filepath.Dir(db))
 	for _, state := range []string{"", "relative"} {
 		t.Setenv("XDG_STATE_HOME", state)
-		dir, err = stateDir()
+		dir, err = source.StateDir()
 		require.NoError(t, err)
 		assert.Equal(t, filepath.Join(home, ".local", "state", "stint"), dir)
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/wholefile"
 )
 
 func newMan() *cobra.Command {
@@ -22,7 +24,7 @@ func newMan() *cobra.Command {
 		Args: exactlyOne("DIRECTORY", ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return failed(err)
+				return console.Failed(err)
 			}
 			pages := 0
 			var write func(c *cobra.Command) error
@@ -36,13 +38,13 @@ func newMan() *cobra.Command {
 						return err
 					}
 				}
-				return replaceFile(filepath.Join(args[0], pageOf(c)+".1"), []byte(manPage(c)))
+				return wholefile.Replace(filepath.Join(args[0], pageOf(c)+".1"), []byte(manPage(c)))
 			}
 			if err := write(cmd.Root()); err != nil {
-				return failed(err)
+				return console.Failed(err)
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "wrote  %s  %s\n", display.Visible(args[0]), display.Plural(pages, "page"))
-			return failed(err)
+			return console.Failed(err)
 		},
 	}
 }
@@ -79,8 +81,8 @@ func manPage(cmd *cobra.Command) string {
 	cmd.InitDefaultHelpFlag()
 	roffBlock(&b, strings.TrimRight(cmd.NonInheritedFlags().FlagUsagesWrapped(72), "\n"))
 	section("EXIT STATUS")
-	for _, s := range exitStatuses {
-		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", s.status, roff(s.meaning))
+	for _, s := range console.ExitStatuses {
+		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", s.Status, roff(s.Meaning))
 	}
 	section("EXAMPLES")
 	roffBlock(&b, cmd.Example)

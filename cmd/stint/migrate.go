@@ -1,16 +1,9 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
-
 	"github.com/spf13/cobra"
 
-	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/maintain"
 )
 
 func newMigrate() *cobra.Command {
@@ -26,7 +19,7 @@ func newMigrate() *cobra.Command {
 }
 
 func newMigrateRedis() *cobra.Command {
-	f := &importFlags{}
+	f, dryRun := &dbFlags{}, false
 	cmd := &cobra.Command{
 		Use:   "redis NUMBER=LABEL...",
 		Short: "Import buckets from the Redis of a Boulder server",
@@ -48,73 +41,11 @@ later TAT stays.`,
 			if err != nil {
 				return err
 			}
-			return f.importFrom(cmd, nil, func(lines *lineReader) (*imported, error) {
-				if err := f.addNames(names); err != nil {
-					return nil, err
-				}
-				return readRedis(names, lines)
-			})
+			in := maintain.Import{File: &f.File, DryRun: dryRun, Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout()}
+			return in.Redis(cmd.Context(), names)
 		},
 	}
-	f.register(cmd)
+	f.register(cmd, dbUsage)
+	registerDryRun(cmd, &dryRun)
 	return cmd
-}
-
-func readRedis(names map[stint.Name]string, lines *lineReader) (*imported, error) {
-	in := &imported{names: names, changes: map[stint.Key]int64{}}
-	for lines.next() {
-		text, value, both := strings.Cut(strings.TrimRight(string(lines.text), "\r"), "\t")
-		if i := strings.LastIndexByte(text, ' '); !both && i > 0 {
-			text, value, both = text[:i], text[i+1:], true
-		}
-		if text == "" {
-			continue
-		}
-		key, err := parseKey(text)
-		if err != nil {
-			return nil, lines.wrong("%w", err)
-		}
-		if names[key.Name] == "" {
-			return nil, lines.wrong("key %q: no label for number %d: say %d=LABEL", text, key.Name, key.Name)
-		}
-		if !both {
-			if !lines.next() {
-				return nil, lines.wrong("key %q has no value: the input ends here", text)
-			}
-			value = string(lines.text)
-		}
-		if value = strings.TrimSpace(value); value == "" || value == "(nil)" {
-			in.past++
-			continue
-		}
-		tat, err := strconv.ParseInt(value, 10, 64)
-		if err != nil {
-			return nil, lines.wrong("key %q has the value %q: want a TAT, in Unix nanoseconds", text, value)
-		}
-		if tat > 0 && tat < 1e18 { // the year 2001
-			return nil, lines.wrong("key %q has the value %d, which is not a TAT in Unix nanoseconds", text, tat)
-		}
-		in.add(key, tat, false)
-	}
-	if lines.Err() == nil && in.past+len(in.changes) == 0 {
-		return nil, lines.wrong("it has no keys: want those of a Redis, with their values")
-	}
-	return in, lines.Err()
-}
-
-// addNames adds the labels that the file has for other numbers.
-func (f *importFlags) addNames(names map[stint.Name]string) error {
-	store, err := f.db.open(changing)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for name, label := range store.Labels() {
-		if names[name] == "" && !slices.Contains(slices.Collect(maps.Values(names)), label) {
-			names[name] = label
-		}
-	}
-	return failed(store.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/chart"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
 	"github.com/stint-go/stint/internal/replay"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type replayFlags struct {
@@ -38,88 +41,70 @@ func newReplay(decided func(allowed []bool)) *cobra.Command {
 standard input. Give the oldest log first. Each request is decided at the time of its line. If a
 line is older than a line before it, it is decided at the newest time so far.
 
---limit is the limit. Each --and adds a limit that must admit the request too: either all of the limits
-admit it, or nothing is spent. --try compares several limits side by side: how many requests each would
-have denied, and the ids that it would have denied most. --top is the number of these ids.
+--limit is the limit. Each --and adds a limit that must admit the request too: either all of them admit it,
+or nothing is spent. --try compares several limits side by side. --top is the number of ids that it names.
 
---lines is the format of the log. Without it, the first line that is of a known format decides:
-  access   Common or Combined Log Format; --by ip, user, method, path
-  alb      AWS load balancers; --by ip, method, path
-  envoy    Envoy's default; --by ip (the last address of X-Forwarded-For), method, path
-  haproxy  HAProxy's httplog; --by ip, method, path
-  json     one object in a line; --by, --time and --cost name fields, such as "remote_ip" or "request.remote_ip".
-           Without --by and --time, the fields of nginx, Caddy, Traefik and others are found
-  s3       access logs of S3; --by ip, user, bucket, operation, path
-  syslog   rsyslog, syslogd, journalctl; --by ip (the address after the last "from"), host, program
-  w3c      IIS, CloudFront; --by ip, user, method, path, or a column such as cs-host
-  REGEXP   a regular expression (RE2) with named groups, one of them (?P<time>...); --by and --cost name others
-"TIME stdout F ", which Kubernetes puts before each line, is skipped. In every format, --by and --cost may also be regular expressions, in slashes. The value is then the
-first group or, without groups, the whole match. In syslog, --by, --cost and --spend-if search only
-the message.
+--lines is the format of the log. Without it, the first lines decide:
+` + replay.AboutFormats() + `  REGEXP       a regular expression (RE2) with named groups, one of them (?P<time>...)
+--by, --time and --cost name fields: ip, time, user, method, path, status, or what the format has. In json,
+logfmt and w3c, what nginx, Caddy, Traefik, Cloudflare and others have in their place is found. They may also
+be regular expressions, in slashes. The value is then the first group or, without groups, the whole match. In
+syslog, they and --spend-if search only the message. What Kubernetes, Compose, Docker's json-file and
+journalctl -o json put around a line is taken off.
 
-A request costs one token, unless --cost or a group (?P<cost>...) gives another cost. A cost must be a
-whole number of at least 1. If the group is optional and a line lacks it, the cost is 1. A request
-that costs more than the burst is denied.
-With --spend-if, only the requests of lines that match spend: failed logins, for example. The bucket of
-each request is checked, so a request without a token left is denied, whatever its line says. It is
-what the option Count of a rule does.
+A request costs one token, unless --cost or a group (?P<cost>...) gives another cost, from 1. If the group is
+optional and a line lacks it, the cost is 1. A request that costs more than the burst is denied. With
+--spend-if, only the requests of lines that match spend: failed logins, for example. The others are checked,
+so they are denied without a token left: it is what the option Count of a rule does. In syslog, "message
+repeated 5 times: [ ... ]" and "last message repeated 5 times" stand for five requests at that time.
 
-With --lines syslog a line "message repeated 5 times: [ ... ]", or "last message repeated 5 times",
-stands for five requests at the time of that line.
+An address counts without its port. All spellings of an IPv4 address share one bucket. All IPv6 addresses
+in a /64 share one bucket, as with httplimit.ByIP; --ipv6-bits 128 gives each address its own. In a list
+such as X-Forwarded-For, the client is the last address that is in no --proxies, as there.
 
-All spellings of an IPv4 address share one bucket. All IPv6 addresses in a /64 share one bucket, as with
-httplimit.ByIP; --ipv6-bits 128 gives each address its own.
+Times of access logs, RFC 3339, syslog, Go, journalctl and others, and Unix time in seconds to nanoseconds are
+recognized. --time-format is the Go layout of others. A time without a zone is in UTC. A time without a year
+gets the year in which it is nearest to the time before it. --year is that of the first line: without it, the
+latest year that puts the line at most a day in the future, and stderr says so.
 
-Times of access logs, RFC 3339, syslog and Unix time in seconds to nanoseconds are recognized.
---time-format is the Go layout of other times. A time without a zone is in UTC. A time without a year gets
-the year in which it is nearest to the time before it. --year is the year of the first line. Without
---year, that is the latest year that puts the line at most a day in the future, and stderr says so.
-
-A line without an id counts as "other". A line that cannot be read counts as "malformed". If all lines
-are malformed, the exit status is 2. If a log ends too early, or cannot be read to its end, the figures are
-of the other lines, and the exit status is 2. Memory grows with the number of ids, not of lines.
+A line without an id counts as "other", and a line that cannot be read as "malformed". If there is no request,
+the exit status is 2, and stderr names the fields of the lines. If a log ends too early, or cannot be read to
+its end, the figures are of the other lines, and the exit status is 2. Memory grows with the ids, not the lines.
 
 With --db, FILE keeps the buckets, and the replay of the next log goes on from them. The times in
 the file are those of the log, so give it a file that no other command uses.
 
---json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied),
-busiest_minute (start, requests, denied; null without requests). It also has these, unless they are
-zero: checked (requests that spent nothing), other, repeated (lines, requests), tokens (asked, allowed; if costs differ from 1), over_burst
-and no_year (lines, first, last). With --and it has denied_by. With --try it has the array tried. Then
-allowed, denied and top_denied are only there, and not in tokens or busiest_minute. Each element has
-limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_allowed.`,
+--json prints one object: requests, allowed, denied, malformed, ids, top_denied (id, allowed, denied) and
+busiest_minute (start, requests, denied; null without requests). Unless they are zero: checked, other, repeated
+(lines, requests), tokens (asked, allowed), over_burst and no_year (lines, first, last). With --and it has
+denied_by. With --try it has tried, an array of limit, allowed, denied, ids_denied, top_denied and
+tokens_allowed. Then allowed, denied and top_denied are only there, and not in tokens or busiest_minute.`,
 		Example: `  stint replay --limit 20/1m --by ip access.log
   stint replay --try 10/1m,20/1m,'60/1m burst 20' access.log.2.gz access.log.1 access.log
   stint replay --limit 20/1m --and 300/1h --by '/"GET (\/[^\/ ]*)/' --json access.log
   stint replay --limit 1000/1m --lines json --time ts --by request.remote_ip --cost tokens caddy.log
   stint replay --limit 5/1h --lines syslog --by '/Failed password for .* from ([^ ]+)/' auth.log
   stint replay --limit 5/15m --spend-if '/" 401 /' --svg failures.svg access.log
-  stint replay --limit 5/1h --by ip jail.log \
-    --lines '^(?P<time>.{15}) (?P<ip>[^ ]+) failed(?: (?P<cost>[0-9]+) times)?'
+  stint replay --limit 5/1h --lines '^(?P<time>\S+) (?P<ip>\S+) failed(?: (?P<cost>[0-9]+) times)?' jail.log
   ssh www cat /var/log/nginx/access.log | stint replay --limit 20/1m -`,
 		Args: atLeastOne("LOG given: name a file, or - for standard input"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := untilInterrupted(cmd)
+			ctx, stop := console.UntilInterrupted(cmd.Context())
 			defer stop()
 			r, unread, err := f.replay(ctx, args, cmd.InOrStdin(), cmd.ErrOrStderr(), decided)
 			if err != nil {
 				return err
 			}
 			s := r.Summary(f.top)
-			recognized := s.Requests+s.Other > 0
-			if unread != nil && !recognized && s.Malformed == 0 { // there was no line
+			if unread != nil && s.Requests+s.Other+s.Malformed == 0 { // there was no line
 				return unread
 			}
 			svg := func() []byte { return r.SVG(fmt.Sprintf("%s, by %s", strings.Join(args, ", "), f.lines.By)) }
 			if err := f.out.print(cmd, svg, s, s.Text); err != nil {
 				return err
 			}
-			if !recognized && s.Malformed > 0 {
-				format := "recognized"
-				if f.lines.Lines != "" {
-					format = "as --lines " + f.lines.Lines + " says"
-				}
-				return errors.Join(unread, misuse(cmd, "no line could be read: none is %s", format))
+			if err := r.Nothing(); err != nil {
+				return errors.Join(unread, misuse(cmd, "%w", err))
 			}
 			return unread
 		},
@@ -139,15 +124,20 @@ limit, allowed, denied, ids_denied, top_denied and, if there are costs, tokens_a
 	flags.StringVar(&f.lines.SpendIf, "spend-if", "",
 		"a `/REGEXP/`: a line that matches spends, and every other is only checked (default: all spend)")
 	flags.IntVar(&f.lines.IPv6Bits, "ipv6-bits", 64, "how many leading `BITS` of an IPv6 address name a client")
+	flags.Func("proxies", "a `NETWORK` of proxies: the client of a list of addresses is in none; may be repeated", func(text string) error {
+		network, err := netip.ParsePrefix(text)
+		f.lines.Proxies = append(f.lines.Proxies, network)
+		return err
+	})
 	flags.IntVar(&f.top, "top", 0, "name the `N` ids that were denied most (default 10, and 3 beside each --try)")
-	flags.StringVar(&f.lines.Time, "time", replay.DefaultTime, "the `FIELD` or group that has the time")
+	flags.StringVar(&f.lines.Time, "time", replay.DefaultTime, "source of the time: a `FIELD` of the line, or /REGEXP/")
 	flags.StringVar(&f.lines.TimeFormat, "time-format", "", "the Go `LAYOUT` of the times (default: recognized)")
 	flags.IntVar(&f.lines.Year, "year", 0,
 		"the `YEAR` of the first line, if times have no year (default: the latest that is at most a day in the future)")
 	f.out.register(cmd)
 	for flag, values := range map[string][]string{
-		"by":    {"host", "ip", "method", "path", "program", "user"},
-		"lines": replay.FormatNames,
+		"by":    {"host", "ip", "method", "path", "program", "status", "user"},
+		"lines": replay.FormatNames(),
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
@@ -180,9 +170,9 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 			return nil, nil, wrong
 		}
 	}
-	progress := newProgress(stderr, "replay", sizeOf(logs), true)
+	progress := console.NewProgress(stderr, "replay", console.SizeOf(logs), true)
 	c := replay.Config{Format: f.lines, Decided: decided, Each: f.try != nil, Chart: f.out.svg != "", Warn: func(warning string) {
-		progress.close()
+		progress.Clear()
 		fmt.Fprintf(stderr, "stint: %s\n", warning)
 	}}
 	r, err = f.open(&c)
@@ -198,14 +188,17 @@ func (f *replayFlags) replay(ctx context.Context, logs []string, stdin io.Reader
 			unread, err = errors.Join(unread, fmt.Errorf("%w; the figures are of the lines before it", err)), nil
 		}
 	}
-	progress.close()
+	progress.Close()
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("%w after %s", errInterrupted, display.Plural(int(r.Requests()), "request"))
+		err = fmt.Errorf("%w after %s", console.ErrInterrupted, display.Plural(int(r.Requests()), "request"))
 	}
-	return r, unread, errors.Join(err, r.Close())
+	if err = errors.Join(err, r.Close()); errors.As(err, new(replay.StoreError)) {
+		err = console.Failed(err)
+	}
+	return r, unread, err
 }
 
-func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress progress) error {
+func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, progress *console.Progress) error {
 	in := stdin
 	if log != "-" {
 		file, err := os.Open(log)
@@ -218,38 +211,26 @@ func read(ctx context.Context, r *replay.Replay, log string, stdin io.Reader, pr
 	return r.Read(ctx, log, io.TeeReader(in, progress))
 }
 
-// sizeOf returns the bytes of the logs together, or -1 if that is not known.
-func sizeOf(logs []string) (size int64) {
-	for _, log := range logs {
-		info, err := os.Stat(log)
-		if err != nil || !info.Mode().IsRegular() {
-			return -1
-		}
-		size += info.Size()
-	}
-	return size
-}
-
 // open begins a replay with the limits and the store of the flags.
 func (f *replayFlags) open(c *replay.Config) (_ *replay.Replay, err error) {
 	if c.Limits, err = f.load(c, counter()); err != nil {
 		return nil, err
 	}
 	c.Store = stint.NewMemStore()
-	if f.db.path != "" {
-		file, err := f.db.open(writing)
+	if f.db.Path != "" {
+		file, err := f.db.Open(source.Writing)
 		if err != nil {
 			return nil, err
 		}
 		c.Limits, err = f.load(c, file.Number)
 		if err != nil {
-			return nil, failed(errors.Join(err, file.Close()))
+			return nil, console.Failed(errors.Join(err, file.Close()))
 		}
 		c.Store = file
 	}
 	r, err := replay.New(*c)
 	if err != nil {
-		return nil, failed(errors.Join(err, c.Store.Close()))
+		return nil, console.Failed(errors.Join(err, c.Store.Close()))
 	}
 	return r, nil
 }

@@ -69,7 +69,7 @@ func (m *model) spend(id string, at, cost int64) bool {
 	if m.buckets[id] == nil {
 		m.buckets[id] = modeltest.NewTokens(m.limit.Burst, m.limit.Count, int64(m.limit.Period))
 	}
-	return cost <= m.limit.Burst && m.buckets[id].Spend(m.newest, cost) == 0
+	return cost <= m.limit.Burst && m.buckets[id].Spend(m.newest, cost, 0) == 0
 }
 
 // replayed returns the command's decisions on its logs, and its summary.

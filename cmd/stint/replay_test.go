@@ -303,6 +303,10 @@ Mar  1 09:00:03 h sshd[1]: Accepted password for a from 10.0.0.1 port 1
 	got, _ = replayed(t, "--limit", "2/1h", "--lines", "syslog", "--spend-if", "/^Failed/", log)
 	assert.Equal(t, []bool{true, true, true, false}, got)
 
+	log = write(t, "costs.log", "1700000001 a 2 spend\n1700000002 a 2 look\n1700000003 a 2 spend\n1700000004 a 2 spend\n")
+	_, out = replayed(t, "--limit", "5/1h", "--lines", `(?P<time>\d+) (?P<ip>\S+) (?P<cost>\d+)`, "--spend-if", "/spend/", log)
+	assert.Equal(t, map[string]any{"asked": 6.0, "allowed": 4.0}, out["tokens"], "a look takes none")
+
 	for _, value := range []string{"", "401", "/(/", "/401"} {
 		fails(t, 2, "--spend-if", "replay", "--limit", "1/1h", "--spend-if", value, log)
 	}
@@ -333,16 +337,17 @@ func TestReplaySVG(t *testing.T) {
 // another, and one of a client with IPv6. stderr says how it is read.
 func TestReplayFormats(t *testing.T) {
 	for name, said := range map[string][]string{
-		"alb":        {"read as --lines alb"},
-		"caddy":      {"read as --lines json", "time is the field ts", "ip is the field request.client_ip"},
-		"cloudfront": {"read as --lines w3c"},
-		"envoy":      {"read as --lines envoy"},
-		"haproxy":    {"read as --lines haproxy"},
-		"iis":        {"read as --lines w3c"},
+		"alb":        {"read as --lines alb: AWS load balancers"},
+		"caddy":      {"read as --lines json: an object in each line", "ip is the field request.client_ip", "time is the field ts"},
+		"cloudfront": {"read as --lines w3c: IIS, CloudFront", "ip is the field c-ip"},
+		"envoy": {"read as --lines envoy: Envoy's default", "of a list of addresses, such as 203.0.113.99, 192.0.2.1, " +
+			"the last one is the client: --proxies names those that are none"},
+		"haproxy":    {"read as --lines haproxy: HAProxy's httplog"},
+		"iis":        {"read as --lines w3c: IIS, CloudFront", "ip is the field c-ip"},
 		"kubernetes": nil, // the lines are those of an access log
-		"nginx-json": {"read as --lines json", "time is the field time_iso8601", "ip is the field remote_addr"},
-		"s3":         {"read as --lines s3"},
-		"traefik":    {"read as --lines json", "ip is the field ClientHost"},
+		"nginx-json": {"read as --lines json: an object in each line", "ip is the field remote_addr", "time is the field time_iso8601"},
+		"s3":         {"read as --lines s3: access logs of S3"},
+		"traefik":    {"read as --lines json: an object in each line", "ip is the field ClientHost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := "testdata/logs/" + name + ".log"
@@ -374,6 +379,7 @@ func TestReplayFormats(t *testing.T) {
 	r := runWith(t, strings.NewReader(rows), "replay", "--limit", "1/1h", "--lines", "w3c", "-")
 	assert.Contains(t, r.stderr, "-:1: skipped: has 15 columns, and the line #Fields: before it names 0")
 	r = runWith(t, strings.NewReader("hello\n"+string(text)), "replay", "--limit", "1/1h", "-")
-	assert.Equal(t, "stint: -:1: skipped: is of no format that is recognized: name one with --lines, or describe it there\n"+
-		"stint: -: read as --lines w3c\n", r.stderr)
+	assert.Equal(t, "stint: -: read as --lines w3c: IIS, CloudFront\n"+
+		"stint: -:1: skipped: has 1 columns, and the line #Fields: before it names 0\n"+
+		"stint: -: ip is the field c-ip\n", r.stderr)
 }

@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 func newReset() *cobra.Command {
-	f := &decideFlags{open: changing.target, done: "reset"}
+	f := &decideFlags{open: source.Changing.Target, done: "reset"}
 	many := &resetFlags{}
 	cmd := newDecision(f, &cobra.Command{
 		Use:   "reset [ID]",
@@ -92,19 +94,19 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if _, err := f.limits.among(numbers); err != nil {
 		return err
 	}
-	to, err := f.open(&f.db, f.limits.label())
+	to, err := f.open(&f.db.File, f.limits.label())
 	if err != nil {
 		return err
 	}
-	ctx, stop := untilInterrupted(cmd) // not before: a signal ends the wait for the file
+	ctx, stop := console.UntilInterrupted(cmd.Context()) // not before: a signal ends the wait for the file
 	defer stop()
-	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.pid}}
+	found := &foundBuckets{resetJSON: resetJSON{Name: f.limits.label(), Reset: !m.dryRun, PID: to.PID}}
 	if err := found.find(ctx, to, m.prefix); err != nil {
 		return errors.Join(err, to.Close())
 	}
 	what := display.Plural(found.Buckets, "bucket") + " and " + display.Plural(found.Holds, "hold") + " of " + display.Printable(found.Name)
 	say := func(format string) error {
-		if f.out.json || f.out.quiet {
+		if f.out.JSON || f.out.Quiet {
 			return nil
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", what)
@@ -113,7 +115,7 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if m.dryRun {
 		err = say("would reset  %s")
 	} else if err = say("resetting  %s"); err == nil && found.Buckets+found.Holds > 0 {
-		if err = interruption(ctx); err != nil {
+		if err = console.Interruption(ctx); err != nil {
 			return errors.Join(err, to.Close())
 		}
 		err = found.reset(to)
@@ -121,10 +123,10 @@ func (m *resetFlags) reset(cmd *cobra.Command, f *decideFlags) error {
 	if err = errors.Join(err, to.Close()); err == nil && !m.dryRun {
 		err = say("reset  %s")
 	}
-	if err == nil && f.out.json {
+	if err == nil && f.out.JSON {
 		err = display.WriteJSON(cmd.OutOrStdout(), found.resetJSON)
 	}
-	return failed(err)
+	return console.Failed(err)
 }
 
 type foundBuckets struct {
@@ -134,21 +136,21 @@ type foundBuckets struct {
 }
 
 // find finds the buckets and holds of a limit whose ids begin with prefix.
-func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) error {
-	for b, err := range in.buckets(in.name) {
-		if err := errors.Join(interruption(ctx), err); err != nil {
+func (f *foundBuckets) find(ctx context.Context, in *source.Target, prefix string) error {
+	for b, err := range in.Buckets(in.Name) {
+		if err := errors.Join(console.Interruption(ctx), err); err != nil {
 			return err
 		}
-		if !strings.HasPrefix(b.id, prefix) {
+		if !strings.HasPrefix(b.ID, prefix) {
 			continue
 		}
-		key := in.name.Key(b.id)
+		key := in.Name.Key(b.ID)
 		f.keys = append(f.keys, key)
-		if b.fullIn > 0 {
+		if b.FullIn > 0 {
 			f.Buckets++
 			f.changes = append(f.changes, stint.Change{Key: key})
 		}
-		if b.heldFor > 0 {
+		if b.HeldFor > 0 {
 			f.Holds++
 			f.changes = append(f.changes, stint.Change{Key: stint.Unknown.Key(key.String())})
 		}
@@ -156,9 +158,9 @@ func (f *foundBuckets) find(ctx context.Context, in *target, prefix string) erro
 	return nil
 }
 
-func (f *foundBuckets) reset(in *target) error {
-	if in.owner != nil {
-		return reset(in.owner, f.keys...)
+func (f *foundBuckets) reset(in *source.Target) error {
+	if in.Owner != nil {
+		return reset(in.Owner, f.keys...)
 	}
-	return in.store.Save(f.changes)
+	return in.Store.Save(f.changes)
 }

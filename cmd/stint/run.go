@@ -14,7 +14,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type runFlags struct {
@@ -38,18 +40,15 @@ func newRun() *cobra.Command {
 file is not locked while the command runs. If the tokens are not there, nothing runs, and the exit
 status is 75, which mail systems and schedulers take for "try later".
 
-With --wait the command queues for its turn, first come, first served. Then the tokens are spent, and
-it runs. --timeout bounds the whole wait, for the turn and for the file. If it runs out, the exit
-status is 75. The exit status is 75 at once if the turn would come after the timeout. It is also 75 at
-once if the limits file bounds the queue of the limit, and the queue is full. If the wait is
-interrupted, nothing is spent. Other commands, such as allow, do not queue: if they spend tokens, the
-commands in the queue wait longer.
-
-list and show report the queue of an id. The file keeps the id's last turn under a second label,
-"LABEL line" (a waiting line).
+With --wait the command sleeps until the tokens are back and asks again, until it gets them. Then it
+runs. If several commands wait, each asks a little later than the tokens are back, by a random time,
+and the first to ask is the first to run: the order in which they came is not kept. --timeout bounds
+the whole wait, for the tokens and for the file. If it runs out, the exit status is 75. The exit status
+is 75 at once if the tokens come back after the timeout. If the wait is interrupted, nothing is spent.
 
 If a program has the file open and shares it (see "stint help allow"), the program decides. With --wait
-the command waits in the program's queue. If the program closes the file, the wait goes on.
+the command waits in the program's queue, first come, first served. If the limit bounds the queue, and
+the queue is full, the exit status is 75. If the program closes the file, the wait goes on.
 
 The exit status is the command's, or 128+N if signal N ended it. It is 127 if the command was not
 found and 126 if it could not be started; neither costs a token. Signals are passed on to the
@@ -74,11 +73,11 @@ it runs in a terminal, send TERM. Under nohup, stint and the command ignore HUP.
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.db.lockTimeout = time.Minute // cron may start twenty at once
-	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.lockTimeout.String()
+	f.db.LockTimeout = time.Minute // cron may start twenty at once
+	cmd.Flags().Lookup("lock-timeout").DefValue = f.db.LockTimeout.String()
 	f.limits.register(cmd, true)
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "how many tokens")
-	cmd.Flags().BoolVar(&f.wait, "wait", false, "queue for the tokens")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait for the tokens")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"with --wait: the longest wait (default: no bound)")
 	cmd.Flags().BoolVar(&f.refund, "refund-on-failure", false, "if the command fails, return the tokens that time has not brought back")
@@ -89,9 +88,11 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	if cmd.Flags().Changed("timeout") && f.timeout <= 0 {
 		return misuse(cmd, "--timeout %v: must be more than 0", f.timeout)
 	}
-	id, err := stint.AnyID.Canonical(id)
-	if err != nil {
+	if err := checkID(id, ""); err != nil {
 		return err
+	}
+	if f.cost < 0 {
+		return misuse(cmd, "--cost %d: must be 0 or more", f.cost)
 	}
 	limit, limited, err := f.limits.resolve(id)
 	if err != nil {
@@ -101,11 +102,11 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return fmt.Errorf("%s does not limit %s by %q: run needs a limit",
 			f.limits.file, display.Printable(id), f.limits.name)
 	}
-	if limit.IsBlocked() {
+	if limit == stint.Blocked {
 		return fmt.Errorf("%w: %s", stint.ErrBlocked, display.Printable(id))
 	}
-	if _, err := nothing(f.limits.label()).decide(check, limit, id, f.cost); err != nil {
-		return err // a wrong cost, which would also be a wrong turn
+	if _, err := source.Nothing(f.limits.label()).Decide(check, limit, id, f.cost); err != nil {
+		return err // a wrong cost
 	}
 	path, err := exec.LookPath(command[0]) // before the tokens are spent
 	if err != nil {
@@ -113,10 +114,10 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 	}
 
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, heeded(passedOn)...)
+	signal.Notify(signals, console.Heeded(passedOn)...)
 	defer signal.Stop(signals)
 	waiting := &waiter{f: f, id: id, limit: limit}
-	ctx, stop := signal.NotifyContext(cmd.Context(), heeded(passedOn)...)
+	ctx, stop := signal.NotifyContext(cmd.Context(), console.Heeded(passedOn)...)
 	err = waiting.wait(ctx)
 	stop()
 	if err != nil {
@@ -143,14 +144,14 @@ func (f *runFlags) run(cmd *cobra.Command, id string, command []string) error {
 		return nil
 	}
 	if child.ProcessState == nil || child.ProcessState.Success() {
-		return failed(err) // its output could not be copied
+		return console.Failed(err) // its output could not be copied
 	}
 	if f.refund {
 		if err := waiting.refund(); err != nil {
-			report(cmd.ErrOrStderr(), fmt.Errorf("the refund failed: %w", err))
+			console.Report(cmd.ErrOrStderr(), fmt.Errorf("the refund failed: %w", err))
 		}
 	}
-	return &ended{status: exitStatus(child.ProcessState)}
+	return &console.Ended{Status: exitStatus(child.ProcessState)}
 }
 
 // fromTerminal reports whether the command already has the signal, because a
@@ -174,7 +175,7 @@ func unstartable(command string, err error) error {
 		err = execError.Err
 	}
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-		return &ended{statusNotFound, fmt.Sprintf("%s: command not found: no token was spent", display.Printable(command))}
+		return console.End(console.StatusNotFound, fmt.Sprintf("%s: command not found: no token was spent", display.Printable(command)))
 	}
-	return &ended{statusNotStarted, fmt.Sprintf("%s: %v: no token was spent", display.Printable(command), err)}
+	return console.End(console.StatusNotStarted, fmt.Sprintf("%s: %v: no token was spent", display.Printable(command), err))
 }

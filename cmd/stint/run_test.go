@@ -58,6 +58,27 @@ func TestProcessesAtOnce(t *testing.T) {
 	assert.Equal(t, "x\nx\nx\n", string(content))
 }
 
+// Each of the processes that wait for a token of one file runs.
+func TestWaitProcesses(t *testing.T) {
+	stateHome(t)
+	processes := 5
+	if testlength.Long {
+		processes = 100
+	}
+	if testing.Short() {
+		processes = min(processes, 20)
+	}
+	cmds := make([]*exec.Cmd, processes)
+	for i := range cmds {
+		cmds[i] = process(t, "run", "--wait", "--lock-timeout", "10m",
+			"--limit", "20/1s", "--burst", "1", "a", "--", "echo", "ran")
+		require.NoError(t, cmds[i].Start())
+	}
+	for _, cmd := range cmds {
+		assert.NoError(t, cmd.Wait())
+	}
+}
+
 func TestRunHeld(t *testing.T) {
 	db := filepath.Join(t.TempDir(), "stint.db")
 	succeeds(t, "allow", "--db", db, "--limit", "1/1h", "another")
@@ -67,29 +88,25 @@ func TestRunHeld(t *testing.T) {
 	assert.Regexp(t, `^stint: a is denied by 1/1h: retry in \S+, or wait longer with --timeout\n$`, r.stderr)
 }
 
-// A process that waits for the lock or in line ends at once, and has spent
+// A process that waits for the lock or for its tokens ends at once, and has spent
 // nothing.
 func TestRunInterrupted(t *testing.T) {
 	skipOnWindows(t, "a process cannot be sent a signal")
 	db := filepath.Join(t.TempDir(), "stint.db")
 	args := []string{"run", "--wait", "--db", db, "--limit", "1/1h", "a", "--", "echo", "ran"}
-	tats := func() (tats [2]int64) { // of the bucket, and of its line
-		store, err := dbfile.Open(db, nil, &stint.Options{LockTimeout: time.Minute})
+	tat := func() int64 {
+		store, err := dbfile.Open(db, nil, &stint.BoltOptions{LockTimeout: time.Minute})
 		require.NoError(t, err)
 		defer store.Close()
-		for i := range tats {
-			tats[i], err = store.Load(stint.Name(i + 1).Key("a"))
-			require.NoError(t, err)
-		}
-		return tats
+		tat, err := store.Load(stint.Name(1).Key("a"))
+		require.NoError(t, err)
+		return tat
 	}
 	require.Equal(t, "ran\n", runProcess(t, args...).stdout)
-	spent := tats()
-	r := interrupted(t, process(t, args...), func() bool { return hasText(t, db, lineSuffix) })
+	spent := tat()
+	r := interrupted(t, process(t, args...), changed(t, db))
 	assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"}, r)
-	left := tats()
-	assert.Equal(t, spent[0], left[0])
-	assert.LessOrEqual(t, left[1], time.Now().UnixNano(), "nobody is in line")
+	assert.Equal(t, spent, tat())
 
 	owner, err := dbfile.Open(db, nil, nil)
 	require.NoError(t, err)
@@ -97,7 +114,7 @@ func TestRunInterrupted(t *testing.T) {
 	require.NoError(t, owner.Close())
 	assert.Contains(t, []int{130, -1}, r.status)
 	assert.Empty(t, r.stdout)
-	assert.Equal(t, left, tats())
+	assert.Equal(t, spent, tat())
 }
 
 // run passes signals on, and has the exit status of the command.
@@ -160,13 +177,15 @@ func TestRunAtOwner(t *testing.T) {
 		return false
 	}
 	for _, closes := range []bool{false, true} {
-		steps := []func() bool{waits}
+		steps, asked := []func() bool{waits}, (func() bool)(nil)
 		if closes {
 			steps = append(steps, func() bool {
 				require.NoError(t, server.Close())
+				require.NoError(t, owner.Flush()) // so that Close changes nothing
+				asked = changed(t, db)            // while the command cannot open it
 				require.NoError(t, owner.Close())
 				return true
-			}, func() bool { return hasText(t, db, lineSuffix) })
+			}, func() bool { return asked() })
 		}
 		cmd := process(t, "run", "--wait", "--db", db, "--limit", "1/1h", "--name", "Orders", "a", "--", "echo", "ran")
 		assert.Equal(t, result{130, "", "stint: interrupted: the command was not run, and no token was spent\n"},
@@ -201,11 +220,16 @@ func interrupted(t *testing.T, cmd *exec.Cmd, steps ...func() bool) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// hasText reports whether a file contains the text. It does not lock the file:
-// a process that asks for the lock again and again can keep others from it.
-func hasText(t *testing.T, path, text string) bool {
+// changed returns a function that reports whether a file has changed since. It
+// does not lock the file: a process that asks for the lock again and again can
+// keep others from it.
+func changed(t *testing.T, path string) func() bool {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return bytes.Contains(content, []byte(text))
+	content := func() []byte {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return content
+	}
+	before := content()
+	return func() bool { return !bytes.Equal(before, content()) }
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/dbfile"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
@@ -238,7 +239,7 @@ func signalWhen(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Check(cmd.Process.Signal(os.Interrupt))
 	err = cmd.Wait()
-	if status := cmd.ProcessState.ExitCode(); status != statusInterrupted {
+	if status := cmd.ProcessState.ExitCode(); status != console.StatusInterrupted {
 		ts.Fatalf("exit status %d after an interrupt: %v", status, err)
 	}
 }
@@ -269,7 +270,7 @@ func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 		ended := make(chan struct{})
 		go func() { cmd.Wait(); close(ended) }()
 		if !seenBefore(ended, func() bool { return files(args[0]) > 0 }) {
-			if status := cmd.ProcessState.ExitCode(); status != statusDone {
+			if status := cmd.ProcessState.ExitCode(); status != console.StatusDone {
 				ts.Fatalf("exit status %d, and no interrupt: %s", status, &stderr)
 			}
 			ts.Check(os.RemoveAll(filepath.Join(dir, args[1])))
@@ -280,11 +281,11 @@ func interruptAt(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		<-ended
 		switch status := cmd.ProcessState.ExitCode(); {
-		case status != statusInterrupted && status != statusDone:
+		case status != console.StatusInterrupted && status != console.StatusDone:
 			ts.Fatalf("exit status %d after an interrupt: %s", status, &stderr)
-		case files(args[0]) > 0, files(args[1]) > 0 && status == statusInterrupted:
+		case files(args[0]) > 0, files(args[1]) > 0 && status == console.StatusInterrupted:
 			ts.Fatalf("exit status %d, and there is a %s or %s", status, args[0], args[1])
-		case status == statusDone:
+		case status == console.StatusDone:
 			ts.Check(os.RemoveAll(filepath.Join(dir, args[1])))
 		default:
 			return

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/resp/resptest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -108,8 +109,8 @@ func TestServeLanguages(t *testing.T) {
 		s.kill()
 		s = startServe(t, 1, nil, "--db", db)
 		assert.Equal(t, "98 of 100 left\n", run(s))
-		client := dialResp(t, s.at[0])
-		assert.Contains(t, client.do(t, "CL.THROTTLE user:1 99 100 86400 98"), "[0 100 0 -1 ")
+		client := resptest.Dial(t, s.at[0])
+		assert.Contains(t, client.Do(t, "CL.THROTTLE user:1 99 100 86400 98"), "[0 100 0 -1 ")
 		assert.Regexp(t, `^retry in 8\d\ds\n$`, run(s))
 	})
 }

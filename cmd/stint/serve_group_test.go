@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/resp/resptest"
 )
 
 // --socket-group lets a group in: for root one that it is no member of, and for
@@ -41,6 +43,6 @@ func TestServeGroup(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, os.ModeSocket|0o660, info.Mode())
 	assert.Equal(t, want, info.Sys().(*syscall.Stat_t).Gid, name)
-	assert.Equal(t, "PONG", dialResp(t, at).do(t, "PING"))
+	assert.Equal(t, "PONG", resptest.Dial(t, at).Do(t, "PING"))
 	assert.Equal(t, 0, s.end(t))
 }

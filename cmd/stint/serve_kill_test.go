@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/console"
+	"github.com/stint-go/stint/internal/resp/resptest"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -46,14 +48,14 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 	var slow atomic.Bool // a client pauses after each batch
 	enough := make(chan struct{}, clients)
 	for i := range clients {
-		c := dialResp(t, s.at[0])
+		c := resptest.Dial(t, s.at[0])
 		wg.Go(func() {
 			batch := 1 + i%4 // of different keys, so that they are decided together
 			var text strings.Builder
 			for j := range batch {
 				fmt.Fprintf(&text, "CL.THROTTLE user:%d:%d %d 100 86400\n", i, j, burst-1)
 			}
-			commands := encoded(text.String())
+			commands := resptest.Encoded(text.String())
 			for {
 				asked[i].Add(1)
 				if _, err := io.WriteString(c, commands); err != nil {
@@ -61,7 +63,7 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 				}
 				for range batch {
 					for range 6 {
-						if _, err := c.in.ReadString('\n'); err != nil {
+						if _, err := c.In.ReadString('\n'); err != nil {
 							return
 						}
 					}
@@ -104,11 +106,11 @@ func testServeEnds(t *testing.T, level string, round int, kill bool) {
 	}
 
 	s = startServe(t, 1, nil, "--db", db, "--durability", level)
-	c := dialResp(t, s.at[0])
+	c := resptest.Dial(t, s.at[0])
 	for i := range clients {
 		for j := range 1 + i%4 {
 			var zero, of, left, retry, reset int64
-			reply := c.do(t, fmt.Sprintf("CL.THROTTLE user:%d:%d %d 100 86400 0", i, j, burst-1))
+			reply := c.Do(t, fmt.Sprintf("CL.THROTTLE user:%d:%d %d 100 86400 0", i, j, burst-1))
 			_, err := fmt.Sscanf(reply, "[%d %d %d %d %d]", &zero, &of, &left, &retry, &reset)
 			require.NoError(t, err, reply)
 			spent := burst - left
@@ -153,7 +155,7 @@ func TestServeTakesOverUnderLoad(t *testing.T) {
 			var end atomic.Bool
 			defer end.Store(true)
 			for i := range clients {
-				command := encoded(fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600", i, burst-1))
+				command := resptest.Encoded(fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600", i, burst-1))
 				wg.Go(func() {
 					for !end.Load() {
 						conn, err := net.Dial("unix", first.at[0])
@@ -195,10 +197,10 @@ func TestServeTakesOverUnderLoad(t *testing.T) {
 			more(20)
 			end.Store(true)
 			wg.Wait()
-			c := dialResp(t, first.at[0])
+			c := resptest.Dial(t, first.at[0])
 			for i := range clients {
 				var zero, of, left int64
-				reply := c.do(t, fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600 0", i, burst-1))
+				reply := c.Do(t, fmt.Sprintf("CL.THROTTLE user:%d %d 1 3600 0", i, burst-1))
 				_, err := fmt.Sscanf(reply, "[%d %d %d ", &zero, &of, &left)
 				require.NoError(t, err, reply)
 				require.LessOrEqual(t, burst-left, asked[i].Load())
@@ -214,18 +216,18 @@ func TestServeKilledBeforeRun(t *testing.T) {
 	db := serveDB(t)
 	limits := write(t, "limits.yml", serveLimits)
 	s := startServe(t, 1, nil, "--db", db, "--limits", limits)
-	c := dialResp(t, s.at[0])
-	require.Equal(t, "1", c.do(t, "STINT.WAIT Slow a 1 0"))
+	c := resptest.Dial(t, s.at[0])
+	require.Equal(t, "1", c.Do(t, "STINT.WAIT Slow a 1 0"))
 	run := process(t, "run", "--wait", "--db", db, "--limits", limits, "--name", "Slow", "a", "--", "echo", "it ran")
 	var stdout, stderr bytes.Buffer
 	run.Stdout, run.Stderr = &stdout, &stderr
 	require.NoError(t, run.Start())
 	t.Cleanup(func() { _ = run.Process.Kill() })
 	// The queue has space for one token.
-	eventually(t, func() bool { return strings.HasPrefix(c.do(t, "STINT.WAIT Slow a 1 1"), "-QUEUEFULL ") })
+	eventually(t, func() bool { return strings.HasPrefix(c.Do(t, "STINT.WAIT Slow a 1 1"), "-QUEUEFULL ") })
 	s.kill()
 	require.Error(t, run.Wait())
-	assert.Equal(t, statusFailed, run.ProcessState.ExitCode())
+	assert.Equal(t, console.StatusFailed, run.ProcessState.ExitCode())
 	assert.Empty(t, stdout.String())
 	assert.Contains(t, stderr.String(), "the command was not run, but its tokens may be spent: try again")
 }

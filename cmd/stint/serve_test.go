@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,9 +24,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/stint-go/stint"
-	"github.com/stint-go/stint/hostlimit"
-	"github.com/stint-go/stint/internal/modeltest"
+	"github.com/stint-go/stint/internal/console"
+	"github.com/stint-go/stint/internal/resp/resptest"
+	"github.com/stint-go/stint/internal/serve"
 	"github.com/stint-go/stint/internal/testlength"
 )
 
@@ -92,80 +92,6 @@ func (s *servedProcess) end(t *testing.T) int {
 	return s.ProcessState.ExitCode()
 }
 
-// respClient is a client that speaks the protocol by hand.
-type respClient struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-func dialResp(t *testing.T, address string) *respClient {
-	t.Helper()
-	network := "tcp"
-	if isPath(address) {
-		network = "unix"
-	}
-	conn, err := net.Dial(network, address)
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	return &respClient{conn, bufio.NewReader(conn)}
-}
-
-// encoded returns commands as a client sends them, one in each line.
-func encoded(commands string) string {
-	var b strings.Builder
-	for line := range strings.Lines(commands) {
-		words := strings.Fields(line)
-		fmt.Fprintf(&b, "*%d\r\n", len(words))
-		for _, word := range words {
-			fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(word), word)
-		}
-	}
-	return b.String()
-}
-
-// do sends commands in one write, and returns the replies, one in each line.
-func (c *respClient) do(t *testing.T, commands string) string {
-	t.Helper()
-	_, err := io.WriteString(c, encoded(commands))
-	require.NoError(t, err)
-	var replies []string
-	for range strings.Count(strings.TrimSpace(commands), "\n") + 1 {
-		replies = append(replies, c.reply(t))
-	}
-	return strings.Join(replies, "\n")
-}
-
-// reply reads one reply: "[0 16 15 -1 2]".
-func (c *respClient) reply(t *testing.T) string {
-	t.Helper()
-	line, err := c.in.ReadString('\n')
-	require.NoError(t, err)
-	line = strings.TrimSuffix(line, "\r\n")
-	n, _ := strconv.Atoi(line[1:])
-	switch line[0] {
-	case '+', ':', '_':
-		return line[1:]
-	case '$':
-		if n < 0 {
-			return "nil"
-		}
-		b := make([]byte, n+2)
-		_, err := io.ReadFull(c.in, b)
-		require.NoError(t, err)
-		return string(b[:n])
-	case '*', '%':
-		if line[0] == '%' {
-			n *= 2
-		}
-		parts := []string{}
-		for range n {
-			parts = append(parts, c.reply(t))
-		}
-		return "[" + strings.Join(parts, " ") + "]"
-	}
-	return line
-}
-
 // replies checks replies. A number from 1000 is a time in seconds, and may be up
 // to two minutes less, because time goes on.
 func replies(t *testing.T, want, got, about string) {
@@ -201,108 +127,84 @@ func TestServe(t *testing.T) {
 	info, err := os.Stat(db + ".resp")
 	require.NoError(t, err)
 	assert.Equal(t, os.ModeSocket|0o600, info.Mode())
-	c := dialResp(t, s.at[0])
+	c := resptest.Dial(t, s.at[0])
 	do := func(want, commands string) {
 		t.Helper()
-		replies(t, want, c.do(t, commands), commands)
+		replies(t, want, c.Do(t, commands), commands)
 	}
 	do("[0 16 15 -1 3600]", user1)
 	do("[0 16 14 -1 7200]", user1)
 	s.kill()
 
 	s = startServe(t, 1, nil, "--db", db)
-	c = dialResp(t, s.at[0])
+	c = resptest.Dial(t, s.at[0])
 	do("[0 16 14 -1 7200]", user1+" 0")
 	do("[1 16 14 -1 7200]", user1+" 17") // never allowed
 	do("[0 16 0 -1 57600]", user1+" 14")
 	do("[1 16 0 3600 57600]", user1)
 	assert.Equal(t, 0, s.end(t))
-	_, err = c.in.ReadByte()
+	_, err = c.In.ReadByte()
 	assert.Equal(t, io.EOF, err)
 	assert.NoFileExists(t, db+".resp")
 
 	s = startServe(t, 1, nil, "--db", db)
-	c = dialResp(t, s.at[0])
+	c = resptest.Dial(t, s.at[0])
 	do("[1 16 0 3600 57600]\n1\n[0 16 16 -1 0]\n0", user1+"\nDEL user:1 other user:1\n"+user1+" 0\nDEL user:1 user:1")
-	succeeds(t, "allow", "--db", db, "--name", throttleLabel, "--limit", "9/9h", "user:2") // beside it
+	succeeds(t, "allow", "--db", db, "--name", serve.ThrottleLabel, "--limit", "9/9h", "user:2") // beside it
 	do("[0 9 8 -1 3600]", "CL.THROTTLE user:2 8 24 86400 0")
-	succeeds(t, "hold", "--db", db, "--name", throttleLabel, "--for", "2h", "user:2")
+	succeeds(t, "hold", "--db", db, "--name", serve.ThrottleLabel, "--for", "2h", "user:2")
 	do("[1 9 8 7200 3600]\n[0 9 9 -1 0]", "CL.THROTTLE user:2 8 24 86400\nCL.THROTTLE user:3 8 24 86400 0")
-}
-
-// The transcripts of redis-cell are in testdata. The clock stands still.
-func TestServeTranscript(t *testing.T) {
-	clock := modeltest.NewClock()
-	c := &serveConn{server: newTestServer(t, clock, nil), known: true}
-	text, err := os.ReadFile("testdata/throttle.txt")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		words, want, _ := strings.Cut(line, " => ")
-		if wait, ok := strings.CutPrefix(words, "wait "); ok {
-			d, err := time.ParseDuration(wait)
-			require.NoError(t, err)
-			clock.Advance(d)
-			continue
-		}
-		var command [][]byte
-		for _, word := range strings.Fields(words) {
-			command = append(command, []byte(strings.Trim(word, `"`)))
-		}
-		c.do(command)
-		c.decide()
-		require.Equal(t, strings.ReplaceAll(want, `\r\n`, "\r\n"), string(c.out.Buf), words)
-		c.out.Buf = c.out.Buf[:0]
-	}
 }
 
 // Clients get an answer to what they send when they connect.
 func TestServeConnects(t *testing.T) {
 	s := startServe(t, 1, nil, "--db", serveDB(t))
 	for commands, want := range map[string]string{
-		"PING":                      "PONG",
-		"ping hello":                "hello",
-		"ECHO hello":                "hello",
-		"SELECT 0":                  "OK",
-		"SELECT 1":                  "-ERR DB index is out of range",
-		"CLIENT SETINFO LIB-NAME x": "OK",
+		"PING":                 "PONG",
+		"ping hello":           "hello",
+		"ECHO hello":           "hello",
+		"SELECT 0":             "OK",
+		"SELECT 1":             "-ERR DB index is out of range: there is only database 0, so leave the number out of the URL",
+		"ROLE":                 "[master 0 []]",
+		"CONFIG GET timeout":   "[]",
+		"CONFIG SET timeout 1": "-ERR only CONFIG GET is served, and it lists no parameter",
+		"HELLO 3 SETNAME a\nMULTI\nPING\nRESET\nCLIENT GETNAME\nEXEC": "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]\n" +
+			"OK\nQUEUED\nRESET\nnil\n-ERR EXEC without MULTI",
+		"CLIENT SETINFO LIB-NAME x":                          "OK",
 		"CLIENT GETNAME\nCLIENT SETNAME web\nCLIENT GETNAME": "nil\nOK\nweb",
-		"AUTH default x":                    "OK",
-		"HELLO 4":                           "-NOPROTO unsupported protocol version",
-		"HELLO 2 SETNAME a\nCLIENT GETNAME": "[server redis version 7.2.0 proto 2 id ID mode standalone role master modules []]\na",
-		"HELLO 3\nCLIENT GETNAME":           "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]\n",
-		"HELLO 3 AUTH default any":          "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]",
-		"COMMAND COUNT":                     strconv.Itoa(len(served)),
-		"COMMAND INFO CL.THROTTLE nothing":  "[[cl.throttle -5 [write] 1 1 1] nil]",
-		"COMMAND DOCS ping":                 "[ping [summary Returns PONG. since 1.0.0 group stint]]",
-		"CLUSTER SLOTS":                     "-ERR This instance has cluster support disabled",
-		"GET a":                             "-ERR unknown command 'GET', with args beginning with: 'a' ",
-		"ECHO":                              "-ERR wrong number of arguments for 'echo' command",
-		"PING a b":                          "-ERR wrong number of arguments for 'ping' command",
+		"AUTH default x":                                     "OK",
+		"HELLO 4":                                            "-NOPROTO unsupported protocol version",
+		"HELLO 2 SETNAME a\nCLIENT GETNAME":                  "[server redis version 7.2.0 proto 2 id ID mode standalone role master modules []]\na",
+		"HELLO 3\nCLIENT GETNAME":                            "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]\n",
+		"HELLO 3 AUTH default any":                           "[server redis version 7.2.0 proto 3 id ID mode standalone role master modules []]",
+		"COMMAND COUNT":                                      "27",
+		"COMMAND INFO CL.THROTTLE nothing":                   "[[cl.throttle -5 [write] 1 1 1] nil]",
+		"COMMAND DOCS ping":                                  "[ping [summary Returns PONG. since 1.0.0 group stint]]",
+		"CLUSTER SLOTS":                                      "-ERR This instance has cluster support disabled",
+		"GET a":                                              "-ERR unknown command 'GET', with args beginning with: 'a' ",
+		"ECHO":                                               "-ERR wrong number of arguments for 'echo' command",
+		"PING a b":                                           "-ERR wrong number of arguments for 'ping' command",
 		"AUTH x": "-ERR AUTH <password> called without any password configured for the default user. " +
 			"Are you sure your configuration is correct?",
 		"EVALSHA x 1 y": "-ERR unknown command 'evalsha': stint serve runs no scripts, so those of other limiters " +
 			"do not work here: use CL.THROTTLE",
 		"STINT.SPEND a b 1": "-ERR no limits: start stint serve with --limits",
 	} {
-		c := dialResp(t, s.at[0])
-		got := regexp.MustCompile(` id \d+ `).ReplaceAllString(c.do(t, commands), " id ID ")
+		c := resptest.Dial(t, s.at[0])
+		got := regexp.MustCompile(` id \d+ `).ReplaceAllString(c.Do(t, commands), " id ID ")
 		assert.Equal(t, want, got, commands)
 	}
-	c := dialResp(t, s.at[0])
-	assert.Contains(t, c.do(t, "INFO"), "\r\nloading:0\r\n")
-	assert.Regexp(t, `^\[\d{10} \d{1,6}\]$`, c.do(t, "TIME"))
-	assert.Equal(t, "OK", c.do(t, "QUIT"))
-	_, err := c.in.ReadByte()
+	c := resptest.Dial(t, s.at[0])
+	assert.Contains(t, c.Do(t, "INFO"), "\r\nloading:0\r\n")
+	assert.Regexp(t, `^\[\d{10} \d{1,6}\]$`, c.Do(t, "TIME"))
+	assert.Equal(t, "OK", c.Do(t, "QUIT"))
+	_, err := c.In.ReadByte()
 	assert.Equal(t, io.EOF, err)
 
-	c = dialResp(t, s.at[0])
+	c = resptest.Dial(t, s.at[0])
 	_, err = io.WriteString(c, "PING\r\n*1\r\n*1\r\n")
 	require.NoError(t, err)
-	rest, err := io.ReadAll(c.in)
+	rest, err := io.ReadAll(c.In)
 	require.NoError(t, err)
 	assert.Equal(t, "+PONG\r\n-ERR Protocol error: expected '$', got '*'\r\n", string(rest))
 }
@@ -310,7 +212,7 @@ func TestServeConnects(t *testing.T) {
 // The commands of one read are decided in their order, and so are the replies.
 func TestServePipeline(t *testing.T) {
 	s := startServe(t, 1, nil, "--db", serveDB(t))
-	c := dialResp(t, s.at[0])
+	c := resptest.Dial(t, s.at[0])
 	var commands, want strings.Builder
 	used := map[int]int{}
 	for i := range 100 {
@@ -332,90 +234,7 @@ func TestServePipeline(t *testing.T) {
 			want.WriteString("[1 2 2 -1 0]\n")
 		}
 	}
-	replies(t, strings.TrimSpace(want.String()), c.do(t, commands.String()), "")
-}
-
-// A key whose page is damaged fails alone, also among other keys of a pipeline.
-func TestServePipelineDamage(t *testing.T) {
-	clock := modeltest.NewClock()
-	path := filepath.Join(t.TempDir(), "limits.db")
-	s := newTestServerAt(t, path, clock, nil)
-	for i := range 1000 {
-		require.Len(t, throttled(t, s, fmt.Sprintf("key:%04d", i)), 1)
-	}
-	require.NoError(t, s.limiter.Close())
-	succeeds(t, "compact", path)
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	damaged := 0
-	for at := range len(content) / 4096 {
-		if page := content[at*4096:][:4096]; bytes.Contains(page, []byte("key:0500")) {
-			copy(page[8:], []byte{0xff, 0xff}) // what kind of page it is
-			damaged++
-		}
-	}
-	require.Positive(t, damaged)
-	require.NoError(t, os.WriteFile(path, content, 0o600))
-
-	owner := newTestServerAt(t, path, clock, nil)
-	guest := newTestServerAt(t, path, clock, nil)
-	require.Equal(t, hostlimit.RoleGuest, guest.limiter.Role())
-	for i, s := range []*server{owner, guest} {
-		sound := fmt.Sprintf("[0 10 %d -1 %d]", 8-i, 86400*(2+i))
-		got := throttled(t, s, "key:0001", "key:0500", "key:0002", "key:0501", "key:0999")
-		for _, at := range []int{0, 2, 4} {
-			assert.Equal(t, sound, got[at], s.limiter.Role())
-		}
-		assert.Regexp(t, "^-Cell error: load 1:key:0500: .*corrupt", got[1], s.limiter.Role())
-		assert.Regexp(t, "^-Cell error: load 1:key:0501: .*corrupt", got[3], s.limiter.Role())
-	}
-}
-
-// A command that fails leaves those that came with it alone, and a key that comes
-// twice is spent from twice.
-func TestServeEachForItself(t *testing.T) {
-	clock := modeltest.NewClock()
-	path := serveDB(t)
-	owner := newTestServerAt(t, path, clock, nil)
-	guest := newTestServerAt(t, path, clock, nil)
-	for i, s := range []*server{owner, guest} {
-		a, b := fmt.Sprint("a", i), fmt.Sprint("b", i)
-		assert.Equal(t, []string{
-			"[0 10 9 -1 86400]",
-			"-Cell error: burst is 10000000001, want a bucket that refills within 100 years",
-			"[1 10 9 -1 86400]", // more than a full bucket has
-			"[0 10 8 -1 172800]",
-			"-Cell error: burst is 10000000001, want a bucket that refills within 100 years",
-			"[0 10 9 -1 86400]",
-		}, piped(t, s, a+" 9 1 86400", a+" 10000000000 1 1", a+" 9 1 86400 11", a+" 9 1 86400", b+" 10000000000 1 1",
-			b+" 9 1 86400"), s.limiter.Role())
-	}
-}
-
-// throttled sends a pipeline that spends one of ten tokens of each key, and
-// returns the replies.
-func throttled(t *testing.T, s *server, keys ...string) (replies []string) {
-	t.Helper()
-	for i, key := range keys {
-		keys[i] = key + " 9 1 86400"
-	}
-	return piped(t, s, keys...)
-}
-
-// piped sends a pipeline of CL.THROTTLEs with these arguments, and returns the
-// replies.
-func piped(t *testing.T, s *server, args ...string) (replies []string) {
-	t.Helper()
-	c := &serveConn{server: s, known: true}
-	for _, of := range args {
-		c.do(bytes.Fields([]byte("CL.THROTTLE " + of)))
-	}
-	c.decide()
-	in := respClient{in: bufio.NewReader(bytes.NewReader(c.out.Buf))}
-	for range args {
-		replies = append(replies, in.reply(t))
-	}
-	return replies
+	replies(t, strings.TrimSpace(want.String()), c.Do(t, commands.String()), "")
 }
 
 const serveLimits = `
@@ -429,7 +248,7 @@ Fast: {burst: 1, count: 10, period: 1s}
 func TestServeLimits(t *testing.T) {
 	db, limits := serveDB(t), write(t, "limits.yml", serveLimits)
 	s := startServe(t, 1, nil, "--db", db, "--limits", limits)
-	c := dialResp(t, s.at[0])
+	c := resptest.Dial(t, s.at[0])
 	for _, step := range [][2]string{
 		{"STINT.SPEND Orders a 1", "[0 3 2 -1 1200 Orders]"},
 		{"STINT.SPEND Orders a 1 Logins a 1", "[0 1 0 -1 3600 Logins]"},
@@ -456,7 +275,7 @@ func TestServeLimits(t *testing.T) {
 		{"STINT.HOLD Orders a -1", `-ERR seconds "-1": want a whole number from 0`},
 		{"CL.THROTTLE a 0 1 3600", "[0 1 0 -1 3600]"},
 	} {
-		got := c.do(t, step[0])
+		got := c.Do(t, step[0])
 		replies(t, step[1], got, step[0])
 	}
 	r := runArgs(t, "show", "--db", db, "--limits", limits, "--name", "Orders", "a")
@@ -465,99 +284,59 @@ func TestServeLimits(t *testing.T) {
 	require.NoError(t, os.WriteFile(limits, []byte(strings.Replace(serveLimits, "burst: 3", "burst: 5", 1)), 0o600))
 	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
 	s.lineWith(t, "loaded")
-	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
+	replies(t, "[0 5 4 -1 1200 Orders]", c.Do(t, "STINT.CHECK Orders b 1"), "")
 	require.NoError(t, os.WriteFile(limits, []byte("Orders: {burst: 3, count: 3, period: 1h}"), 0o600))
 	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
 	s.lineWith(t, "the limits stay as they are")
-	replies(t, "[0 5 4 -1 1200 Orders]", c.do(t, "STINT.CHECK Orders b 1"), "")
-}
-
-// The times of a Blocked limit have no end, and are -1. The longest hold is a
-// number.
-func TestServeBlocked(t *testing.T) {
-	clock := modeltest.NewClock()
-	clock.Set(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano())
-	names := stint.Names{
-		2: {Label: "Blocked", Limit: stint.Blocked},
-		3: {Label: "Free", Limit: stint.Unlimited},
-		4: {Label: "Rate", Limit: stint.PerHour(2)},
-	}
-	path := filepath.Join(t.TempDir(), "limits.db")
-	owner, guest := newTestServerAt(t, path, clock, names), newTestServerAt(t, path, clock, names)
-	for _, s := range []*server{owner, guest} {
-		c := &serveConn{server: s, known: true}
-		for _, step := range [][2]string{
-			{"STINT.SPEND Blocked a 1", "[1 0 0 -1 -1 Blocked]"},
-			{"STINT.CHECK Blocked a 0", "[1 0 0 -1 -1 Blocked]"},
-			{"STINT.SPEND Rate a 1 Blocked a 1", "[1 0 0 -1 -1 Blocked]"},
-			{"STINT.REFUND Blocked a 1", "[0 0 0 -1 0 Blocked]"},
-			{"STINT.SPEND Free a 1", "[0 0 9223372036854775807 -1 0 Free]"},
-			{"STINT.HOLD Rate a 9223372036", "OK"},
-			{"STINT.SPEND Rate a 1", "[1 2 2 4300386437 0 Rate]"}, // until the year 2162
-		} {
-			c.do(bytes.Fields([]byte(step[0])))
-			reply := respClient{in: bufio.NewReader(bytes.NewReader(c.out.Buf))}
-			assert.Equal(t, step[1], reply.reply(t), "%s, %v", step[0], s.limiter.Role())
-			c.out.Buf = c.out.Buf[:0]
-		}
-	}
+	replies(t, "[0 5 4 -1 1200 Orders]", c.Do(t, "STINT.CHECK Orders b 1"), "")
 }
 
 // A client that leaves while it waits leaves the queue.
 func TestServeWaitLeaves(t *testing.T) {
 	s := startServe(t, 1, nil, "--db", serveDB(t), "--limits", write(t, "limits.yml", serveLimits))
-	c := dialResp(t, s.at[0])
-	require.Equal(t, "1", c.do(t, "STINT.WAIT Slow a 1 0"))
-	waiting := dialResp(t, s.at[0])
-	_, err := io.WriteString(waiting, encoded("PING\nSTINT.WAIT Slow a 1 7200"))
+	c := resptest.Dial(t, s.at[0])
+	require.Equal(t, "1", c.Do(t, "STINT.WAIT Slow a 1 0"))
+	waiting := resptest.Dial(t, s.at[0])
+	_, err := io.WriteString(waiting, resptest.Encoded("PING\nSTINT.WAIT Slow a 1 7200"))
 	require.NoError(t, err)
-	require.Equal(t, "PONG", waiting.reply(t), "sent before the wait")
+	require.Equal(t, "PONG", waiting.Reply(t), "sent before the wait")
 	// The queue has space for one token.
 	const tries = "STINT.WAIT Slow a 1 1"
-	eventually(t, func() bool { return strings.HasPrefix(c.do(t, tries), "-QUEUEFULL ") })
+	eventually(t, func() bool { return strings.HasPrefix(c.Do(t, tries), "-QUEUEFULL ") })
 	require.NoError(t, waiting.Close())
-	eventually(t, func() bool { return c.do(t, tries) == "0" })
-	_, err = io.WriteString(c, encoded("STINT.WAIT Slow a 1 7200"))
+	eventually(t, func() bool { return c.Do(t, tries) == "0" })
+	_, err = io.WriteString(c, resptest.Encoded("STINT.WAIT Slow a 1 7200"))
 	require.NoError(t, err)
-	other := dialResp(t, s.at[0])
-	eventually(t, func() bool { return strings.HasPrefix(other.do(t, tries), "-QUEUEFULL ") })
+	other := resptest.Dial(t, s.at[0])
+	eventually(t, func() bool { return strings.HasPrefix(other.Do(t, tries), "-QUEUEFULL ") })
 	assert.Equal(t, 0, s.end(t), "waits end")
-	assert.Equal(t, "-ERR the server is ending", c.reply(t))
+	assert.Equal(t, "-ERR the server is ending", c.Reply(t))
 }
 
-// A wait leaves nothing behind in the context that lives as long as the server.
-func TestServeWaitForgets(t *testing.T) {
-	s := newTestServer(t, modeltest.NewClock(), stint.Names{2: {Label: "Rate", Limit: stint.PerHour(2)}})
-	ending := &countedContext{Context: t.Context(), done: make(chan struct{})}
-	s.ending = ending
-	ours, its := net.Pipe()
-	defer ours.Close()
-	c := newServeConn(s, its, 1)
-	for _, seconds := range []string{"0", "5"} {
-		c.do(bytes.Fields([]byte("STINT.WAIT Rate a 1 " + seconds)))
-		assert.Equal(t, ":1\r\n", string(c.out.Buf), seconds)
-		assert.Zero(t, ending.children.Load(), seconds)
-		c.out.Buf = c.out.Buf[:0]
+// A client that leaves the middle of a queue leaves no gap.
+func TestServeWaitMiddleLeaves(t *testing.T) {
+	const limits = "Line: {count: 1, burst: 1, period: 1000s}\n"
+	s := startServe(t, 1, nil, "--db", serveDB(t), "--limits", write(t, "limits.yml", limits))
+	c := resptest.Dial(t, s.at[0])
+	require.Equal(t, "1", c.Do(t, "STINT.WAIT Line a 1 0"))
+	wait := func(seconds int64) bool { // until a request would pass: about that many
+		var retry int64
+		reply := c.Do(t, "STINT.CHECK Line a 1")
+		_, err := fmt.Sscanf(reply, "[1 1 0 %d", &retry)
+		require.NoError(t, err, reply)
+		return seconds-100 < retry && retry <= seconds
 	}
-}
-
-// countedContext counts the contexts that depend on it.
-type countedContext struct {
-	context.Context
-	done     chan struct{}
-	children atomic.Int64
-}
-
-func (c *countedContext) Done() <-chan struct{} { return c.done }
-
-// AfterFunc is what package context calls for each child, if there is one. The
-// child calls stop when it ends.
-func (c *countedContext) AfterFunc(func()) (stop func() bool) {
-	c.children.Add(1)
-	return func() bool {
-		c.children.Add(-1)
-		return true
+	var waiting []*resptest.Client
+	for i := range int64(3) {
+		waiting = append(waiting, resptest.Dial(t, s.at[0]))
+		_, err := io.WriteString(waiting[i], resptest.Encoded("STINT.WAIT Line a 1 7200"))
+		require.NoError(t, err)
+		eventually(t, func() bool { return wait(1000 * (i + 2)) })
 	}
+	require.NoError(t, waiting[1].Close())
+	eventually(t, func() bool { return wait(3000) })
+	require.NoError(t, waiting[0].Close())
+	eventually(t, func() bool { return wait(2000) })
 }
 
 // eventually polls for at most a minute.
@@ -580,14 +359,14 @@ func TestServeDrains(t *testing.T) {
 				args = append(args, "--listen", listen)
 			}
 			s := startServe(t, 1, nil, args...)
-			c := dialResp(t, s.at[0])
+			c := resptest.Dial(t, s.at[0])
 			if tcp, ok := c.Conn.(*net.TCPConn); ok {
 				require.NoError(t, tcp.SetReadBuffer(64<<10)) // then most replies wait in the server's system
 			}
 			sent := make(chan struct{})
 			go func() {
 				defer close(sent)
-				commands := strings.Repeat(encoded(fmt.Sprintf("CL.THROTTLE a %d 1 3600", burst-1)), 100)
+				commands := strings.Repeat(resptest.Encoded(fmt.Sprintf("CL.THROTTLE a %d 1 3600", burst-1)), 100)
 				for {
 					if _, err := io.WriteString(c, commands); err != nil {
 						return
@@ -596,13 +375,13 @@ func TestServeDrains(t *testing.T) {
 			}()
 			answered, signalled := 0, false
 			for {
-				if _, err := c.in.Peek(1); err != nil {
+				if _, err := c.In.Peek(1); err != nil {
 					if name == "TCP" {
 						require.Equal(t, io.EOF, err)
 					}
 					break
 				}
-				require.True(t, strings.HasPrefix(c.reply(t), fmt.Sprintf("[0 %d ", burst)))
+				require.True(t, strings.HasPrefix(c.Reply(t), fmt.Sprintf("[0 %d ", burst)))
 				if answered++; !signalled {
 					require.NoError(t, s.Process.Signal(syscall.SIGTERM))
 					signalled = true
@@ -615,9 +394,9 @@ func TestServeDrains(t *testing.T) {
 			require.Equal(t, 0, s.ProcessState.ExitCode())
 
 			s = startServe(t, 1, nil, args...)
-			c = dialResp(t, s.at[0])
+			c = resptest.Dial(t, s.at[0])
 			var zero, of, left int
-			_, err := fmt.Sscanf(c.do(t, fmt.Sprintf("CL.THROTTLE a %d 1 3600 0", burst-1)), "[%d %d %d ", &zero, &of, &left)
+			_, err := fmt.Sscanf(c.Do(t, fmt.Sprintf("CL.THROTTLE a %d 1 3600 0", burst-1)), "[%d %d %d ", &zero, &of, &left)
 			require.NoError(t, err)
 			require.Equal(t, burst-left, answered, "every answer is saved, and nothing else")
 		})
@@ -628,21 +407,21 @@ func TestServeDrains(t *testing.T) {
 func TestServeTakesOver(t *testing.T) {
 	db := serveDB(t)
 	first := startServe(t, 1, nil, "--db", db, "--durability", "synced")
-	c := dialResp(t, first.at[0])
-	replies(t, "[0 10 9 -1 3600]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	c := resptest.Dial(t, first.at[0])
+	replies(t, "[0 10 9 -1 3600]", c.Do(t, "CL.THROTTLE a 9 1 3600"), "")
 	second := startServe(t, 0, nil, "--db", db, "--durability", "synced")
 	second.lineWith(t, "waiting to take over")
-	replies(t, "[0 10 8 -1 7200]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	replies(t, "[0 10 8 -1 7200]", c.Do(t, "CL.THROTTLE a 9 1 3600"), "")
 	first.kill()
 	second.lineWith(t, "stint: serving ")
-	c = dialResp(t, first.at[0])
-	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600"), "")
+	c = resptest.Dial(t, first.at[0])
+	replies(t, "[0 10 7 -1 10800]", c.Do(t, "CL.THROTTLE a 9 1 3600"), "")
 	third := startServe(t, 0, nil, "--db", db)
 	third.lineWith(t, "waiting to take over")
 	require.Equal(t, 0, second.end(t))
 	third.lineWith(t, "stint: serving ")
-	c = dialResp(t, first.at[0])
-	replies(t, "[0 10 7 -1 10800]", c.do(t, "CL.THROTTLE a 9 1 3600 0"), "")
+	c = resptest.Dial(t, first.at[0])
+	replies(t, "[0 10 7 -1 10800]", c.Do(t, "CL.THROTTLE a 9 1 3600 0"), "")
 	waiting := startServe(t, 0, nil, "--db", db)
 	waiting.lineWith(t, "waiting to take over")
 	assert.Equal(t, 0, waiting.end(t), "a server that waits ends, too")
@@ -659,7 +438,7 @@ func TestServeReloadsWhileItWaits(t *testing.T) {
 	second.lineWith(t, "loaded")
 	require.Equal(t, 0, first.end(t))
 	second.lineWith(t, "serving")
-	replies(t, "[0 5 4 -1 1200 Orders]", dialResp(t, first.at[0]).do(t, "STINT.SPEND Orders a 1"), "")
+	replies(t, "[0 5 4 -1 1200 Orders]", resptest.Dial(t, first.at[0]).Do(t, "STINT.SPEND Orders a 1"), "")
 }
 
 // The server goes on if the program that read its log has ended.
@@ -677,8 +456,8 @@ func TestServeWithoutLog(t *testing.T) {
 	require.NoError(t, log.Close())
 	require.NoError(t, os.WriteFile(limits, []byte(strings.Replace(serveLimits, "burst: 3", "burst: 5", 1)), 0o600))
 	require.NoError(t, s.Process.Signal(syscall.SIGHUP))
-	c := dialResp(t, db+".resp")
-	eventually(t, func() bool { return strings.HasPrefix(c.do(t, "STINT.CHECK Orders a 0"), "[0 5 5 ") })
+	c := resptest.Dial(t, db+".resp")
+	eventually(t, func() bool { return strings.HasPrefix(c.Do(t, "STINT.CHECK Orders a 0"), "[0 5 5 ") })
 	assert.Equal(t, 0, s.end(t))
 }
 
@@ -696,7 +475,7 @@ func TestServeLeavesSocketsAlone(t *testing.T) {
 	other.(*net.UnixListener).SetUnlinkOnClose(false) // as if it were killed
 	require.NoError(t, other.Close())
 	s.lineWith(t, "serving")
-	assert.Equal(t, "PONG", dialResp(t, at).do(t, "PING"))
+	assert.Equal(t, "PONG", resptest.Dial(t, at).Do(t, "PING"))
 	assert.Equal(t, 0, s.end(t))
 }
 
@@ -705,7 +484,7 @@ func TestServeInState(t *testing.T) {
 	serveDB(t)
 	at := filepath.Join(filepath.Dir(stateHome(t)), "s")
 	s := startServe(t, 1, nil, "--listen", at)
-	assert.Equal(t, "PONG", dialResp(t, at).do(t, "PING"))
+	assert.Equal(t, "PONG", resptest.Dial(t, at).Do(t, "PING"))
 	assert.Equal(t, 0, s.end(t))
 }
 
@@ -715,25 +494,26 @@ func TestServeRefuses(t *testing.T) {
 	secret := write(t, "secret", "hunter2\nnot this\n")
 	s := startServe(t, 2, nil, "--db", db, "--listen", db+".s", "--listen", "127.0.0.1:0",
 		"--password-file", secret, "--max-connections", "2")
-	c := dialResp(t, s.at[1])
+	c := resptest.Dial(t, s.at[1])
 	const hello = "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> " +
 		"<pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
 	const wrong = "-WRONGPASS invalid username-password pair or user is disabled."
 	assert.Equal(t, "-NOAUTH Authentication required.\n-NOAUTH Authentication required.\n"+hello+"\n"+wrong+"\n"+wrong+"\n"+wrong,
-		c.do(t, "PING\nCL.THROTTLE a 1 1 1\nHELLO 3\nAUTH hunter\nAUTH admin hunter2\nHELLO 3 AUTH default x"))
-	assert.Equal(t, "OK\nPONG", c.do(t, "AUTH hunter2\nPING"))
-	other := dialResp(t, s.at[0])
-	assert.Equal(t, "OK\nPONG", other.do(t, "AUTH default hunter2\nPING"))
-	third := dialResp(t, s.at[0])
+		c.Do(t, "PING\nCL.THROTTLE a 1 1 1\nHELLO 3\nAUTH hunter\nAUTH admin hunter2\nHELLO 3 AUTH default x"))
+	assert.Equal(t, "OK\nPONG", c.Do(t, "AUTH hunter2\nPING"))
+	assert.Equal(t, "RESET\n-NOAUTH Authentication required.\nOK", c.Do(t, "RESET\nPING\nAUTH hunter2"))
+	other := resptest.Dial(t, s.at[0])
+	assert.Equal(t, "OK\nPONG", other.Do(t, "AUTH default hunter2\nPING"))
+	third := resptest.Dial(t, s.at[0])
 	refused, err := io.ReadAll(third)
 	require.NoError(t, err)
 	assert.Equal(t, "-ERR max number of clients reached\r\n", string(refused))
 	require.NoError(t, other.Close())
 	eventually(t, func() bool {
-		c := dialResp(t, s.at[0])
+		c := resptest.Dial(t, s.at[0])
 		defer c.Close()
-		_, _ = io.WriteString(c, encoded("AUTH hunter2"))
-		answer, _ := c.in.ReadString('\n') // it fails if the server refuses the connection first
+		_, _ = io.WriteString(c, resptest.Encoded("AUTH hunter2"))
+		answer, _ := c.In.ReadString('\n') // it fails if the server refuses the connection first
 		return answer == "+OK\r\n"
 	})
 }
@@ -757,7 +537,6 @@ func TestServeMisuse(t *testing.T) {
 		"--limits missing.yml":              "missing.yml",
 		"--limits " + file:                  `burst is "many"`,
 		"--overrides x.yml":                 "--overrides goes with --limits",
-		"--share Orders:Total":              "--share goes with --limits",
 		"--password-file missing":           "missing",
 		"--socket-group no-such-group":      "no-such-group",
 		"--listen " + file:                  "is there, and no socket",
@@ -801,8 +580,8 @@ func TestServeSystemd(t *testing.T) {
 	}, "--db", db, "--listen", "127.0.0.1:0")
 	s.lineWith(t, "systemd passed 1 socket: --listen is not used")
 	assert.Equal(t, "READY=1", hears())
-	c := dialResp(t, l.Addr().String())
-	assert.Equal(t, "PONG", c.do(t, "PING"))
+	c := resptest.Dial(t, l.Addr().String())
+	assert.Equal(t, "PONG", c.Do(t, "PING"))
 	assert.NoFileExists(t, db+".resp")
 	assert.Equal(t, 0, s.end(t))
 	assert.Equal(t, "STOPPING=1", hears())
@@ -845,7 +624,7 @@ func TestServeRestarts(t *testing.T) {
 	var end atomic.Bool
 	var answered atomic.Int64
 	var wg sync.WaitGroup
-	command := encoded("CL.THROTTLE a 800000 1 3600 0")
+	command := resptest.Encoded("CL.THROTTLE a 800000 1 3600 0")
 	ask := func(conn net.Conn, in *bufio.Reader) (sent bool, err error) {
 		if _, err := io.WriteString(conn, command); err != nil {
 			return false, err
@@ -938,46 +717,28 @@ func TestServeLongPath(t *testing.T) {
 	}
 }
 
-// Two spellings of one address would let the server wait for itself.
-func TestServeSameAddress(t *testing.T) {
-	db := serveDB(t)
-	dir, secret := filepath.Dir(db), write(t, "secret", "hunter2")
-	link := filepath.Join(t.TempDir(), "link")
-	require.NoError(t, os.Symlink(dir, link))
-	for _, twice := range [][2]string{
-		{db + ".s", dir + "/./limits.db.s"},
-		{db + ".s", filepath.Join(link, "limits.db.s")},
-		{"127.0.0.1:6390", "127.0.0.1:06390"},
-		{"127.0.0.1:6390", "0.0.0.0:6390"},
-		{":6390", "127.0.0.1:6390"},
-		{"[::]:6390", "127.0.0.1:6390"},
-	} {
-		fails(t, statusUsage, "--listen "+twice[1]+": is there twice: --listen "+twice[0]+" listens there, too",
-			"serve", "--db", db, "--password-file", secret, "--listen", twice[0], "--listen", twice[1])
-	}
-	assert.True(t, sameAddress("localhost:6390", "localhost:6390"))
-	for _, two := range [][2]string{
-		{"127.0.0.1:0", "localhost:0"}, {"127.0.0.1:6390", "127.0.0.1:6391"}, {"0.0.0.0:6390", "127.0.0.1:6391"},
-		{"0.0.0.0:6390", "[::1]:6390"}, {"a", "b"}, {"a", "127.0.0.1:6390"},
-	} {
-		assert.False(t, sameAddress(two[0], two[1]), two)
-	}
-}
-
 // INFO reports what operators look for, STINT.HEALTH what keeps the server from
 // saving, and --metrics the counts of all limits.
 func TestServeReports(t *testing.T) {
+	begun := time.Now()
 	s := startServe(t, 2, nil, "--db", serveDB(t), "--metrics", "127.0.0.1:0")
-	url := s.at[0]
-	c := dialResp(t, s.at[1])
-	assert.Equal(t, "OK", c.do(t, "STINT.HEALTH"))
-	c.do(t, "CL.THROTTLE a 0 1 60\nCL.THROTTLE a 0 1 60\nCL.THROTTLE b 0 1 60")
-	info := c.do(t, "INFO")
+	slices.Sort(s.at) // the socket before http://
+	url := s.at[1]
+	c := resptest.Dial(t, s.at[0])
+	assert.Equal(t, "OK", c.Do(t, "STINT.HEALTH"))
+	c.Do(t, "CL.THROTTLE a 0 1 60\nCL.THROTTLE a 0 1 60\nCL.THROTTLE b 0 1 60")
+	info := c.Do(t, "INFO")
 	for _, want := range []string{
-		"uptime_in_seconds:0", "used_memory:", "total_commands_processed:4", "allowed:2", "denied:1", "save_errors:0",
+		"used_memory:", "total_commands_processed:4", "decisions_allowed:2", "decisions_denied:1", "save_errors:0",
+		"buckets_resident:2",
 	} {
 		assert.Contains(t, info, want)
 	}
+	uptime := regexp.MustCompile(`\nuptime_in_seconds:(\d+)\r\n`).FindStringSubmatch(info)
+	require.NotNil(t, uptime, info)
+	up, err := strconv.Atoi(uptime[1])
+	require.NoError(t, err)
+	assert.LessOrEqual(t, time.Duration(up)*time.Second, time.Since(begun))
 	answer, err := http.Get(url)
 	require.NoError(t, err)
 	defer answer.Body.Close()
@@ -992,19 +753,38 @@ func TestServeWeb(t *testing.T) {
 	db := serveDB(t)
 	s := startServe(t, 1, nil, "--db", db, "--listen", "127.0.0.1:0")
 	const spent = "CL.THROTTLE user:1 2 3 86400"
-	c := dialResp(t, s.at[0])
-	require.Equal(t, "[0 3 2 -1 28800]", c.do(t, spent))
+	c := resptest.Dial(t, s.at[0])
+	require.Equal(t, "[0 3 2 -1 28800]", c.Do(t, spent))
 	for _, request := range []string{
 		"POST / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
 		"GET / HTTP/1.1\r\nHost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
 		"put / HTTP/1.1\r\nhost: 127.0.0.1:6380\r\n\r\nDEL user:1\r\nQUIT\r\n",
 	} {
-		web := dialResp(t, s.at[0])
+		web := resptest.Dial(t, s.at[0])
 		_, err := io.WriteString(web, request)
 		require.NoError(t, err)
-		answer, err := io.ReadAll(web.in)
+		answer, err := io.ReadAll(web.In)
 		require.NoError(t, err)
 		assert.Regexp(t, `^(-ERR unknown command .*\r\n)?-ERR this is not an HTTP server\r\n$`, string(answer))
 	}
-	replies(t, "[0 3 1 -1 57600]", c.do(t, spent), spent)
+	replies(t, "[0 3 1 -1 57600]", c.Do(t, spent), spent)
+}
+
+// Two spellings of one address would let the server wait for itself.
+func TestServeSameAddress(t *testing.T) {
+	db := serveDB(t)
+	dir, secret := filepath.Dir(db), write(t, "secret", "hunter2")
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	for _, twice := range [][2]string{
+		{db + ".s", dir + "/./limits.db.s"},
+		{db + ".s", filepath.Join(link, "limits.db.s")},
+		{"127.0.0.1:6390", "127.0.0.1:06390"},
+		{"127.0.0.1:6390", "0.0.0.0:6390"},
+		{":6390", "127.0.0.1:6390"},
+		{"[::]:6390", "127.0.0.1:6390"},
+	} {
+		fails(t, console.StatusUsage, "--listen "+twice[1]+": is there twice: --listen "+twice[0]+" listens there, too",
+			"serve", "--db", db, "--password-file", secret, "--listen", twice[0], "--listen", twice[1])
+	}
 }

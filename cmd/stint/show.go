@@ -11,7 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type showFlags struct {
@@ -28,41 +31,34 @@ func newShow() *cobra.Command {
 		Use:   "show ID",
 		Short: "Say why an id was limited, and until when",
 		Long: `Say why an id was limited. For each limit that has a bucket of the id, show which limit applies and
-its source, what is left, when the bucket is full, whether it is held, and whether "run --wait" has a
-queue for it. --name shows that limit only. With --limits, the limit is the one of the label, or
-its override for exactly this id. The file does not change. With --share, show what is left of the
-limit's floor, of the limit itself (the ceiling) and of the total. The total keeps some tokens back
-for the floors: loans do not take them.
+its source, what is left, when the bucket is full, and whether it is held. --name shows that limit only. With --limits, the limit is the one of the label, or
+its override for exactly this id. The file does not change.
 
 --json prints one object for each limit. It has the fields of list, source (the origin of the limit)
-and retry_after_ns (until one token can be spent). With --share it also has share, with own and total
-(remaining, burst) and kept.`,
+and retry_after_ns (until one token can be spent).`,
 		Example: `  stint show alice --limit 3/1m
   stint show 12345678 --limits defaults.yml --overrides overrides.yml
-  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount
-  stint show acme --limits defaults.yml --overrides overrides.yml --share Tenant:Total:TenantFloor`,
+  stint show 12345678 --limits defaults.yml --name NewOrdersPerAccount`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown, err := f.show(args[0])
 			if err != nil {
 				return err
 			}
-			return failed(f.print(cmd.OutOrStdout(), args[0], shown))
+			return console.Failed(f.print(cmd.OutOrStdout(), args[0], shown))
 		},
 	}
 	f.db.register(cmd, dbUsage)
 	f.limits.register(cmd, false)
-	f.limits.registerShares(cmd)
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 	return cmd
 }
 
 // shown is a bucket as show prints it.
 type shown struct {
-	bucket
+	source.Bucket
 	source     string        // of its limit
 	retryAfter time.Duration // until there is a token
-	share      *shareOf      // nil if it has no Parent
 }
 
 func (f *showFlags) show(id string) (found []*shown, err error) {
@@ -74,67 +70,60 @@ func (f *showFlags) show(id string) (found []*shown, err error) {
 		return nil, err
 	}
 	f.opened = time.Now()
-	in, err := f.db.view(reading)
+	in, err := f.db.View(source.Reading)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
-	f.pid = in.pid
+	f.pid = in.PID
 	found, err = f.find(in, id)
-	if _, declared := numbers[f.limits.name]; errors.As(err, new(noSuchLabel)) && f.limits.file != "" && declared {
+	if _, declared := numbers[f.limits.name]; errors.As(err, new(source.NoSuchLabel)) && f.limits.file != "" && declared {
 		err = nil // the limit exists, but nothing of it was spent yet
 	}
 	if err != nil {
 		return nil, err
 	}
 	for label, name := range numbers { // limits without a bucket in the file
-		_, limited := limits.For(name.Key(id))
+		limited := limits.For(name.Key(id)) != stint.Unlimited
 		asked := label == f.limits.name || f.limits.name == "" && f.limits.limit != ""
-		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.label == label }) {
-			found = append(found, &shown{bucket: bucket{label: label, id: id}})
+		if limited && asked && !slices.ContainsFunc(found, func(b *shown) bool { return b.Label == label }) {
+			found = append(found, &shown{Bucket: source.Bucket{Label: label, ID: id}})
 		}
 	}
-	if err := addShares(found, in, limits, numbers, id); err != nil {
-		return nil, err
-	}
 	for _, b := range found {
-		name, ok := numbers[b.label]
-		if limit, limited := limits.For(name.Key(id)); ok && limited { // otherwise the running program's, or none
-			b.measure(limit, in.now)
-			if b.source, err = f.limits.source(b.label, id); err != nil {
+		name, ok := numbers[b.Label]
+		if limit := limits.For(name.Key(id)); ok && limit != stint.Unlimited { // otherwise the running program's, or none
+			b.Measure(limit, in.Now)
+			if b.source, err = f.limits.source(b.Label, id); err != nil {
 				return nil, err
 			}
 		}
-		if b.limit.Burst > 0 || b.limit.IsBlocked() {
-			b.retryAfter = b.until(1)
-			if b.share != nil {
-				b.retryAfter = max(b.retryAfter, b.share.wait)
-			}
+		if b.Limit.Burst > 0 || b.Limit == stint.Blocked {
+			b.retryAfter = b.Until(1)
 		}
 	}
-	slices.SortFunc(found, func(a, b *shown) int { return cmp.Compare(a.label, b.label) })
+	slices.SortFunc(found, func(a, b *shown) int { return cmp.Compare(a.Label, b.Label) })
 	return found, nil
 }
 
-// find returns the buckets of an id that are not full, are held, or have a
-// queue. With --name, it returns the bucket of a running program even if it is
+// find returns the buckets of an id that are not full or are held. With --name, it returns the bucket of a running program even if it is
 // full.
-func (f *showFlags) find(in *source, id string) (found []*shown, err error) {
-	names, err := in.named(f.limits.name)
+func (f *showFlags) find(in *source.Source, id string) (found []*shown, err error) {
+	names, err := in.Named(f.limits.name)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		b, err := in.bucket(name, id)
+		b, err := in.Bucket(name, id)
 		if err != nil {
 			return nil, err
 		}
-		if b == nil || b.idle() && (in.owner == nil || f.limits.name == "") {
+		if b == nil || b.Idle() && (in.Owner == nil || f.limits.name == "") {
 			continue
 		}
-		one := &shown{bucket: *b}
-		if in.owner != nil {
-			one.source = fmt.Sprintf("from process %d", in.pid)
+		one := &shown{Bucket: *b}
+		if in.Owner != nil {
+			one.source = fmt.Sprintf("from process %d", in.PID)
 		}
 		found = append(found, one)
 	}
@@ -148,8 +137,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 				bucketJSON
 				Source     string        `json:"source,omitempty"`
 				RetryAfter time.Duration `json:"retry_after_ns"`
-				Share      *shareOf      `json:"share,omitempty"`
-			}{b.json(), b.source, max(b.retryAfter, b.heldFor), b.share}
+			}{newBucketJSON(&b.Bucket), b.source, max(b.retryAfter, b.HeldFor)}
 			if err := display.WriteJSON(w, line); err != nil {
 				return err
 			}
@@ -168,7 +156,7 @@ func (f *showFlags) print(w io.Writer, id string, found []*shown) error {
 		fmt.Fprintf(&text, "%s  full: all of its tokens%s are back%s\n", display.Printable(id), of, by)
 	}
 	for _, b := range found {
-		fmt.Fprintf(&text, "%s  %s\n%s", display.Printable(b.label), display.Printable(id), b.words(f.opened))
+		fmt.Fprintf(&text, "%s  %s\n%s", display.Printable(b.Label), display.Printable(id), b.words(f.opened))
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -181,34 +169,27 @@ func (b *shown) words(opened time.Time) string {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(&s, "  %-6s  "+format+"\n", append([]any{what}, args...)...)
 	}
-	if b.limit.Burst > 0 {
-		line("limit", "%v, %s", b.limit, display.Visible(b.source))
-		line("tokens", "%d of %d left", b.remaining, b.limit.Burst)
-		if b.share != nil {
-			line("share", "%s", b.share.words(&b.bucket))
-		}
+	if b.Limit.Burst > 0 {
+		line("limit", "%v, %s", b.Limit, display.Visible(b.source))
+		line("tokens", "%d of %d left", b.Remaining, b.Limit.Burst)
 		if b.retryAfter > 0 {
 			line("next", "in %s; requests are denied until then", display.Duration(b.retryAfter))
 		}
-	} else if b.limit.IsBlocked() {
-		line("limit", "%v, %s", b.limit, display.Visible(b.source))
+	} else if b.Limit == stint.Blocked {
+		line("limit", "%v, %s", b.Limit, display.Visible(b.source))
 	} else {
 		line("limit", "not known: give it with --limit, or --limits and --overrides")
 	}
-	if b.limit.FollowsCalendar() {
-		line("resets", "%s", display.Reset(b.limit, b.now))
-	} else if b.fullIn > 0 {
-		line("full", "in %s, at %s", display.Duration(b.fullIn), opened.Add(b.fullIn).Format(clockFormat))
+	if b.Limit.FollowsCalendar() {
+		line("resets", "%s", display.Reset(b.Limit, b.Now))
+	} else if b.FullIn > 0 {
+		line("full", "in %s, at %s", display.Duration(b.FullIn), opened.Add(b.FullIn).Format(clockFormat))
 	} else {
 		line("full", "now")
 	}
-	if b.heldFor > 0 {
+	if b.HeldFor > 0 {
 		line("hold", "every request is denied for %s, until %s; stint hold --end ends it",
-			display.Duration(b.heldFor), opened.Add(b.heldFor).Format(clockFormat))
-	}
-	if b.lineFor > 0 {
-		line("queue", "the last turn of run --wait is in %s; stint reset --name %q ID removes the queue",
-			display.Duration(b.lineFor), b.label+lineSuffix)
+			display.Duration(b.HeldFor), opened.Add(b.HeldFor).Format(clockFormat))
 	}
 	return s.String()
 }

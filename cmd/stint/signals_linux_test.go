@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/dbfile"
 )
 
@@ -26,7 +27,7 @@ func TestInterruptedWhileLocked(t *testing.T) {
 		args   string
 		status int // -1 if the signal ended it
 	}{
-		{"serve", statusDone},
+		{"serve", console.StatusDone},
 		{"compact", -1},
 		{"reset --all", -1},
 		{"import " + export, -1},

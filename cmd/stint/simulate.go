@@ -21,7 +21,7 @@ func newSimulate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate LIMIT... --load LOAD",
 		Short: "Draw what limits do to a load, side by side",
-		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. Nothing is kept.
+		Long: `Draw what limits do to a load, side by side: how many requests each admits over time. nothing is kept.
 The clock is simulated, so the command takes no time.
 
 A LIMIT is COUNT/PERIOD or 'COUNT/PERIOD burst N', and may have a name, 'NAME=LIMIT'. A large burst
@@ -35,13 +35,10 @@ A LOAD is one of these, and may end in "after 5s idle"; several follow each othe
 To a limit, the second and the third are not the same: if a token takes 10ms, three steps of 3333333ns
 are one nanosecond too short. The nearest miss is the shortest time by which a request came too early.
 
-A scenario is a YAML file with a title and two lists, limits and load. Instead of the two lists it may
-have a total, which is a LIMIT, and a list of tenants, each with name, ceiling, floor and load. Each
-tenant has its own load. Its floor is guaranteed, and it borrows from the total up to its ceiling.
+A scenario is a YAML file with a title and two lists, limits and load.
 
 --json prints one object: requests, and limits, an array of name, limit, allowed, denied,
-nearest_miss_ns (null without a denial). For a tenant, limit is the ceiling, and there are also floor
-and borrowed.`,
+nearest_miss_ns (null without a denial).`,
 		Example: `  stint simulate 'token bucket=100/1s burst 200' 'leaky bucket=100/1s burst 1' \
     --load '200 in 100ms after 5s idle'
   stint simulate '100/1s burst 200' '100/1s burst 1' --load '300/1s for 2s' --svg overload.svg
@@ -82,12 +79,6 @@ func (f *simulateFlags) read(cmd *cobra.Command, args []string) (*simulate.Simul
 		}
 	}
 	switch {
-	case in.HasTenants():
-		s, err := simulate.New(in)
-		if err != nil {
-			err = fmt.Errorf("%s: %w", f.scenario, err)
-		}
-		return s, err
 	case len(in.Limits) == 0:
 		return nil, misuse(cmd, "no LIMIT given")
 	case len(in.Limits) > chart.MostCurves:

@@ -15,20 +15,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/hostlimit"
+	"github.com/stint-go/stint/internal/source"
 	"github.com/stint-go/stint/internal/subprocess"
 )
 
 const orders stint.Name = 6
 
-// serve is a program that has the file open and shares it, until it is killed.
+// serveProgram is a program that has the file open and shares it, until it is killed.
 // Alice has spent one of three tokens.
-func serve(path string) {
+func serveProgram(path string) {
 	limits, err := stint.NewLimits(
 		stint.Names{orders: {Label: "Orders", Limit: stint.Limit{Burst: 3, Count: 3, Period: 3000 * time.Hour}}})
 	check := func(err error) {
@@ -272,17 +272,13 @@ func TestOwnerLeavesNoCopy(t *testing.T) {
 	startServer(t, db)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
-	f := &dbFlags{}
-	cmd := &cobra.Command{}
-	cmd.SetContext(t.Context())
-	f.register(cmd, "")
-	f.path = db
-	in, err := f.look()
+	f := &source.File{Path: db, LockTimeout: time.Minute}
+	in, err := f.Look(t.Context())
 	require.NoError(t, err)
-	assert.NotZero(t, in.pid)
+	assert.NotZero(t, in.PID)
 	left, err := os.ReadDir(temp)
 	require.NoError(t, err)
 	assert.Empty(t, left)
-	assert.Contains(t, slices.Collect(maps.Values(in.store.Labels())), "Orders")
+	assert.Contains(t, slices.Collect(maps.Values(in.Store.Labels())), "Orders")
 	require.NoError(t, in.Close())
 }

@@ -8,12 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/console"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/source"
 )
 
 type statFlags struct {
 	db  dbFlags
-	out outputFlags
+	out console.Output
 }
 
 func newStat() *cobra.Command {
@@ -31,17 +33,17 @@ journal_bytes, journaled, holds, and limits (name, number, live, expired).`,
   stint stat --db quota.db --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.db.read(func(in *source) error {
+			return f.db.Read(cmd.Context(), func(in *source.Source) error {
 				st, err := f.count(cmd, in)
 				if err != nil {
-					return failed(err)
+					return console.Failed(err)
 				}
-				return f.out.print(cmd, st, st.String())
+				return f.out.Print(cmd.OutOrStdout(), st, st.String())
 			})
 		},
 	}
 	f.db.register(cmd, dbUsage)
-	f.out.registerJSON(cmd)
+	registerJSON(cmd, &f.out)
 	return cmd
 }
 
@@ -64,30 +66,30 @@ type limitStat struct {
 	Expired int64      `json:"expired"`
 }
 
-func (f *statFlags) count(cmd *cobra.Command, in *source) (*fileStat, error) {
-	held, err := holds(in.store, in.now)
+func (f *statFlags) count(cmd *cobra.Command, in *source.Source) (*fileStat, error) {
+	held, err := source.Holds(in.Store, in.Now)
 	if err != nil {
 		return nil, err
 	}
-	path, _, _ := f.db.file()
-	info := in.store.Stats()
+	path, _, _ := f.db.Locate()
+	info := in.Store.Stats()
 	st := &fileStat{File: path, Format: info.Format, Bytes: info.Bytes, Free: info.Free, Journal: info.Journal,
-		Journaled: info.Journaled, Holds: len(held), PID: in.pid, Limits: []limitStat{}}
-	bar := newProgress(cmd.ErrOrStderr(), "counting", -1, false)
-	defer bar.close()
-	names := in.labels
+		Journaled: info.Journaled, Holds: len(held), PID: in.PID, Limits: []limitStat{}}
+	bar := console.NewProgress(cmd.ErrOrStderr(), "counting", -1, false)
+	defer bar.Close()
+	names := in.Labels
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		l := limitStat{Name: names[name], Number: name}
-		for c, err := range in.store.All(name) {
+		for c, err := range in.Store.All(name) {
 			if err != nil {
 				return nil, err
 			}
-			if c.TAT > in.now.UnixNano() {
+			if c.TAT > in.Now.UnixNano() {
 				l.Live++
 			} else {
 				l.Expired++
 			}
-			bar.add(1)
+			bar.Add(1)
 		}
 		st.Limits = append(st.Limits, l)
 	}

@@ -284,10 +284,10 @@ busiest minute  2014-05-13 16:53 UTC: 3 requests, 1 denied
 
 denied most
        1 of 3  a
-`, "stint: " + log + ":4: skipped: has the cost \"0\": want a whole number from 1\n" +
+`, "stint: " + log + ":4: skipped: has the cost \"0\": want a whole number from 1 (--cost n)\n" +
 		"stint: requests that cost more than a limit's burst: 1; such requests are always denied\n"}, r)
 	noCost := write(t, "b.log", `{"time":1400000000,"ip":"a"}`+"\n")
-	fails(t, 2, ":1: skipped: has no cost: see --cost\n",
+	fails(t, 2, ":1: skipped: has the cost \"\": want a whole number from 1 (--cost n)\n",
 		"replay", "--limit", "6/1h", "--lines", "json", "--cost", "n", noCost)
 	for _, c := range [][]string{
 		{"--lines", "access", "--cost", "n"}, {"--lines", "syslog", "--cost", "n"}, {"--lines", group, "--cost", "m"}, {"--cost", "/("},

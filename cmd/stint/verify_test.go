@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/internal/maintain"
 )
 
 // Only bbolt's own check finds some damage, and it may end its process. But a
@@ -19,9 +20,9 @@ func TestAskBbolt(t *testing.T) {
 	t.Setenv(runMain, "1")
 	path := filepath.Join(t.TempDir(), "stint.db")
 	succeeds(t, "allow", "--limit", "3/1h", "alice", "--db", path)
-	require.NoError(t, askBbolt(t.Context(), path))
+	require.NoError(t, maintain.AskBbolt(pageCheck(t.Context(), path), path))
 	garbage := write(t, "garbage.db", strings.Repeat("not a bbolt file\n", 1000))
-	err := askBbolt(t.Context(), garbage)
+	err := maintain.AskBbolt(pageCheck(t.Context(), garbage), garbage)
 	require.ErrorIs(t, err, stint.ErrCorrupt)
 	require.ErrorContains(t, err, "bbolt's check ended with exit status")
 
@@ -32,7 +33,7 @@ func TestAskBbolt(t *testing.T) {
 	commandOf = func(ctx context.Context, _ string, _ ...string) *exec.Cmd {
 		return exec.CommandContext(ctx, "sh", "-c", "kill -9 $$")
 	}
-	err = askBbolt(t.Context(), path)
+	err = maintain.AskBbolt(pageCheck(t.Context(), path), path)
 	require.EqualError(t, err, "bbolt's check of "+path+" ended with signal: killed")
 	require.NotErrorIs(t, err, stint.ErrCorrupt, "it says nothing about the file")
 }

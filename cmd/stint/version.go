@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/stint-go/stint/internal/console"
 )
 
 type build struct {
@@ -56,7 +58,7 @@ func (b build) String() string {
 }
 
 func newVersion() *cobra.Command {
-	out := &outputFlags{}
+	out := &console.Output{}
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of stint",
@@ -74,9 +76,9 @@ func newVersion() *cobra.Command {
 				}
 				text += "\n"
 			}
-			return out.print(cmd, b, text+fmt.Sprintf("built by  %s for %s\n", b.Go, b.Platform))
+			return out.Print(cmd.OutOrStdout(), b, text+fmt.Sprintf("built by  %s for %s\n", b.Go, b.Platform))
 		},
 	}
-	out.registerJSON(cmd)
+	registerJSON(cmd, out)
 	return cmd
 }

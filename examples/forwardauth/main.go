@@ -44,7 +44,7 @@ func run(listen, file, text string, denied int) (err error) {
 		return err
 	}
 	limits, err := stint.NewLimits(stint.Names{
-		RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: limit},
+		RequestsPerAddress: {Label: "RequestsPerAddress", IDs: stint.IPAddress, Limit: limit},
 	})
 	if err != nil {
 		return err

@@ -75,12 +75,7 @@ func asks(t *testing.T, command []string, files []string, replacements map[strin
 		t.Skipf("%s is not installed", command[0])
 	}
 	dir := t.TempDir()
-	for _, a := range []*string{&address, &http2} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		*a = listener.Addr().String()
-		listener.Close()
-	}
+	address, http2 = subprocess.FreeAddress(t), subprocess.FreeAddress(t)
 	named := strings.NewReplacer("DIR", dir, "ADDRESS", address, "HTTP2", http2)
 	for _, name := range files {
 		text, err := os.ReadFile(name)

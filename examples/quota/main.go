@@ -49,7 +49,7 @@ func run(file string, n int64, calls int, out io.Writer) (err error) {
 	}
 	quota := stint.EachMonth(n, pacific)
 	quota.Durability = stint.Synced // a call that was sent counts, whatever ends the program
-	names := stint.Names{Calls: {Label: "Calls", ID: stint.Shared, Limit: quota}}
+	names := stint.Names{Calls: {Label: "Calls", IDs: stint.Single, Limit: quota}}
 	limits, err := stint.NewLimits(names)
 	if err != nil {
 		return err

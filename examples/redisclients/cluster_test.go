@@ -23,7 +23,7 @@ import (
 func startCluster(t *testing.T) (addrs []string, processes []*os.Process) {
 	for i := range 3 {
 		dir := t.TempDir()
-		bus := freePort(t)
+		bus := freePort()
 		addr, process, stop := start("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--dir", dir,
 			"--cluster-port", bus)
 		t.Cleanup(stop)
@@ -57,16 +57,6 @@ func startCluster(t *testing.T) (addrs []string, processes []*os.Process) {
 		})
 	}
 	return addrs, processes
-}
-
-func freePort(t *testing.T) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	return port
 }
 
 func poll(t *testing.T, what string, done func() bool) {
@@ -139,7 +129,7 @@ func TestClusterHangs(t *testing.T) {
 			process.Signal(syscall.SIGSTOP)
 			begin := time.Now()
 			client, closePool := openPool()
-			lim := open(t, client, limit, redislimit.Options{Timeout: 100 * time.Millisecond, Nodes: 2, RepeatDenials: -1})
+			lim := open(t, client, limit, redislimit.Options{Timeout: 100 * time.Millisecond, Away: redislimit.AwayOpen, RepeatDenials: -1})
 			poll(t, "the other shards decide", func() bool { return decide(lim, false) })
 			t.Logf("%s, node %d hangs at Open: the others decide after %v", name, hung, time.Since(begin))
 			process.Signal(syscall.SIGCONT)

@@ -9,11 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -46,13 +49,8 @@ func TestMain(m *testing.M) {
 }
 
 func start(args ...string) (addr string, server *os.Process, stop func()) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	addr = ln.Addr().String()
-	ln.Close()
-	_, port, _ := net.SplitHostPort(addr)
+	port := freePort()
+	addr = net.JoinHostPort("127.0.0.1", port)
 	cmd := exec.Command(serverProgram, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", ""}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -72,6 +70,25 @@ func start(args ...string) (addr string, server *os.Process, stop func()) {
 	}
 	stop()
 	panic(serverProgram + " did not start")
+}
+
+var ports sync.Map // that freePort has returned, or found in use
+
+// freePort returns a port of the loopback interface on which nothing listens. It is
+// below the ports that the system gives to connections, so that no connection takes
+// it before the server does.
+func freePort() string {
+	for {
+		port := strconv.Itoa(10_000 + rand.IntN(22_000))
+		if _, given := ports.LoadOrStore(port, true); given {
+			continue
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			ln.Close()
+			return port
+		}
+	}
 }
 
 // cutting is a connection. If cut is set, it ends instead of delivering the
@@ -206,10 +223,9 @@ func TestClients(t *testing.T) {
 // of dialer retries, Timeout ends before the pool gives up, and the error is
 // ErrNoAnswer.
 func TestRefusedConnection(t *testing.T) {
-	addr, _, stop := start()
-	stop()
-	const timeout = 200 * time.Millisecond
-	spend := func(dialerRetries int) error {
+	addr := net.JoinHostPort("127.0.0.1", freePort())
+	const long = 20 * time.Second // the machine may be busy
+	spend := func(dialerRetries int, timeout time.Duration) error {
 		pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: dialerRetries})
 		defer pool.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -221,15 +237,15 @@ func TestRefusedConnection(t *testing.T) {
 		op, ok := errors.AsType[*net.OpError](err)
 		return ok && op.Op == "dial"
 	}
-	if err := spend(1); !isDial(err) {
+	if err := spend(1, long); !isDial(err) {
 		t.Error(err)
 	}
-	if err := spend(0); isDial(err) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := spend(0, 200*time.Millisecond); isDial(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Error("DialerRetries is not needed any more:", err)
 	}
 	pool := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DialerRetries: 1})
 	defer pool.Close()
-	lim := open(t, redisclients.GoRedis{Pool: pool}, stint.PerHour(100), redislimit.Options{Timeout: timeout})
+	lim := open(t, redisclients.GoRedis{Pool: pool}, stint.PerHour(100), redislimit.Options{Timeout: long})
 	for range 3 {
 		if _, err := lim.Spend(perAccount.Key("a"), 1); !errors.Is(err, redislimit.ErrAway) {
 			t.Error(err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"log"
 
@@ -16,6 +17,7 @@ const (
 	RequestsPerAccount stint.Name = 2
 	LoginsPerAddress   stint.Name = 3
 	LoginsPerUser      stint.Name = 4
+	LoginsPerDay       stint.Name = 5
 )
 
 var names = stint.Names{
@@ -23,6 +25,7 @@ var names = stint.Names{
 	RequestsPerAccount: {Label: "RequestsPerAccount"},
 	LoginsPerAddress:   {Label: "LoginsPerAddress"},
 	LoginsPerUser:      {Label: "LoginsPerUser"},
+	LoginsPerDay:       {Label: "LoginsPerDay"},
 }
 
 //go:embed limits.yml
@@ -50,9 +53,12 @@ func reloadLimits(limiter *stint.Limiter, limitsFile, plansFile string) {
 	if err == nil {
 		err = limiter.SetLimits(limits)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, stint.ErrNotDurable):
+		log.Print("the new limits are in force: ", err)
+	case err != nil:
 		log.Print("the old limits stay: ", err)
-		return
+	default:
+		fmt.Println("limits loaded")
 	}
-	fmt.Println("limits loaded")
 }

@@ -40,7 +40,6 @@ type config struct {
 	file            string
 	limits, plans   string
 	trusted         string
-	allowReset      bool
 }
 
 func main() {
@@ -51,7 +50,6 @@ func main() {
 	flag.StringVar(&c.limits, "limits", "", "file of limits; without it, the built-in limits")
 	flag.StringVar(&c.plans, "plans", "", "file of overrides; needs -limits")
 	flag.StringVar(&c.trusted, "trust", "", "networks of your proxies, with commas between them")
-	flag.BoolVar(&c.allowReset, "reset", false, "let the status page reset and hold buckets")
 	flag.Parse()
 	if err := run(c); err != nil {
 		log.Fatal(err)
@@ -82,7 +80,7 @@ func run(c config) (err error) {
 	}
 	defer shared.Close()
 
-	page := statuspage.New(limiter, &statuspage.Options{AllowReset: c.allowReset})
+	page := statuspage.New(limiter, nil)
 	failed := make(chan error, 2)
 	server, err := serve(c.addr, "listening on", routes(limiter, clients, page.Observer()), failed)
 	if err != nil {

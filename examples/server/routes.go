@@ -28,11 +28,15 @@ func routes(limiter *stint.Limiter, clients httplimit.ClientAddress, o httplimit
 
 		// A login spends before the password is checked, so that guesses that
 		// arrive together are counted. A right password gets its token back.
-		// A wrong one that spends the last token locks the address out, each
-		// time for twice as long.
+		// A wrong one that spends the last token locks the address out: for five
+		// minutes, or for a day if it is the last one of the day.
 		httplimit.Rule{
 			Pattern: "POST /login", Key: clients.ByIP(LoginsPerAddress),
-			Refund: right, LockOut: 15 * time.Minute, LockOutMax: 24 * time.Hour,
+			Refund: right, LockOut: 5 * time.Minute,
+		},
+		httplimit.Rule{
+			Pattern: "POST /login", Key: clients.ByIP(LoginsPerDay),
+			Refund: right, LockOut: 24 * time.Hour,
 		},
 		httplimit.Rule{
 			Pattern: "POST /login", Key: byUser, Optional: true,

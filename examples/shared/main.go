@@ -28,7 +28,7 @@ import (
 const RequestsPerAddress stint.Name = 1
 
 var names = stint.Names{
-	RequestsPerAddress: {Label: "RequestsPerAddress", ID: stint.IPAddress, Limit: stint.PerHour(100)},
+	RequestsPerAddress: {Label: "RequestsPerAddress", IDs: stint.IPAddress, Limit: stint.PerHour(100)},
 }
 
 const usage = "usage: shared serve ADDRESS | left IP | ban IP DURATION | unban IP"
@@ -80,7 +80,7 @@ func run(args []string) (err error) {
 		_, err = limiter.Hold(key, limiter.Now().Add(d))
 		return err
 	case args[0] == "unban":
-		return limiter.Release(key)
+		return limiter.SetHold(key, time.Time{})
 	}
 	return fmt.Errorf("no such command: %q; %s", args, usage)
 }

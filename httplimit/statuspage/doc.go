@@ -1,6 +1,6 @@
 // Package statuspage shows an operator what the limits of a [stint.Limiter]
-// do, as a page, as JSON and for Prometheus, and lets the operator reset and hold
-// buckets.
+// do, as a page, as JSON and for Prometheus. The page only looks. The command stint
+// resets and holds buckets.
 //
 // The program makes a [Page] with [New], serves it where only operators can
 // reach it, and passes [Page.Observer] to the middleware of httplimit. The
@@ -18,7 +18,8 @@
 //	time, since          now, and when the page was made (RFC 3339)
 //	healthy, problem     Limiter.Health, and its text (optional)
 //	version, go          of stint and of Go
-//	resident, loads, evictions        buckets in memory, loaded, and evicted
+//	resident, dirty      buckets in memory, and those changed since they were saved
+//	loads, evictions     buckets loaded, and evicted
 //	clock_steps_forward, clock_steps_backward
 //	file_bytes, file_free_bytes       the file and its free pages (optional)
 //	journal_bytes, journal_buckets    the journal in it (optional)
@@ -27,7 +28,7 @@
 //	allowed_per_second, denied_per_second  in the last slot of the charts
 //	holds, waiting       buckets that are held, and requests in queues
 //	held                 a list of holds, at most 100, latest end first:
-//	  label, id, until, held_seconds, token
+//	  label, id, until, held_seconds
 //	limits               a list, by number:
 //	  label, number
 //	  limit                           as stint.ParseLimit reads it; left out, with
@@ -37,9 +38,11 @@
 //	  holds, waiting
 //	  in_flight, in_flight_peak       places taken now, in all buckets together, and
 //	                                  the most in one bucket since the start
-//	  in_flight_denied                requests without a place that were observed
-//	  allowed, denied, errors         counts since the Limiter was opened
-//	  shadow_denials                  whether Shadow rules made some of the denials
+//	  requests_allowed, requests_denied, shadow_denied, in_flight_denied
+//	                                  requests that were observed: what the rules told
+//	                                  clients, what a Shadow rule would have denied, and
+//	                                  those without a place
+//	  allowed, denied, errors         decisions since the Limiter was opened
 //	  allowed_per_second, denied_per_second, slot_seconds
 //	  allowed_history, denied_history per second in each slot, oldest first
 //	  fullest, most_denied            lists of buckets, each:
@@ -48,16 +51,17 @@
 //	    reset_after_seconds           until it is full, and no longer held
 //	    denied                        a lower bound for the denials in the last five
 //	                                  to ten minutes (optional)
-//	    token                         for a POST, until the program ends
 //
-// POST reset=token fills a bucket and ends its hold, end=token ends the hold,
-// and hold=token&for=24h holds it. They need Options.AllowReset.
+// # Requests and decisions
 //
-// # Locks
-//
-// Page.sampling is held while a sample is taken or a report is made, which may
-// wait for the store. Page.mu is held for moments only, because requests to
-// the program wait for it; it may be taken while sampling is held.
+// A request counts as allowed or denied for each rule that applies to it: that is what
+// clients were told, by lock-outs, by rules with Count and by bounds on requests in
+// flight, too. A decision is what a bucket did: it spent, or it refused to. The
+// decisions for Shadow rules are among them, and checks are not. The page knows the
+// requests of the middleware that it observes, and all decisions. The charts are of
+// decisions. In Prometheus they are stint_requests_total and stint_decisions_total.
+// All names and labels are those that otellimit's metrics have there, so one dashboard
+// reads both.
 //
 // # Tests
 //

@@ -38,6 +38,6 @@ func ExampleNew() {
 		}
 	}
 	// Output:
-	// stint_decisions_total{limit="requests",decision="allowed"} 1
-	// stint_decisions_total{limit="requests",decision="denied"} 0
+	// stint_decisions_total{stint_limit="requests",stint_decision="allowed"} 1
+	// stint_decisions_total{stint_limit="requests",stint_decision="denied"} 0
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/status"
 )
 
 // A lock-out of an earlier process is in force, so the page lists it.
@@ -23,7 +24,7 @@ func TestReportHeld(t *testing.T) {
 	}
 	lim := open()
 	ask := asker(New(lim, nil), httplimit.Rule{
-		Key: httplimit.ByIP(perAddress), LockOut: time.Hour, LockOutMax: 24 * time.Hour,
+		Key: httplimit.ByIP(perAddress), LockOut: time.Hour,
 	})
 	require.Equal(t, 429, ask(6, ""))
 	require.NoError(t, errorOf(lim.Hold(perKey.Key("short"), clock.Now().Add(time.Minute))))
@@ -31,20 +32,21 @@ func TestReportHeld(t *testing.T) {
 	clock.Advance(20 * time.Minute)
 	lim = open()
 	defer lim.Close()
-	p := New(lim, &Options{AllowReset: true})
+	p := New(lim, nil)
 
-	var rep report
-	require.NoError(t, json.Unmarshal(get(p, "?format=json").Body.Bytes(), &rep))
-	require.EqualValues(t, 1, rep.Holds, "the count of lock-outs denies nothing")
-	require.EqualValues(t, 1, rep.limit("address").Holds)
-	require.Zero(t, rep.limit("key").Holds, "its hold is over")
+	rep := new(status.Report)
+	require.NoError(t, json.Unmarshal(get(p, "?format=json").Body.Bytes(), rep))
+	require.EqualValues(t, 1, rep.Holds)
+	require.EqualValues(t, 1, limitOf(rep, "address").Holds)
+	require.Zero(t, limitOf(rep, "key").Holds, "its hold is over")
 	require.Len(t, rep.Held, 1)
 	h := rep.Held[0]
 	require.Equal(t, []any{"address", client.ID, 2400.0}, []any{h.Label, h.ID, h.HeldFor})
 	require.True(t, clock.Now().Add(40*time.Minute).Equal(h.Until))
-	require.Equal(t, 303, post(p, "end="+h.Token).Code)
-	require.Empty(t, p.report().Held)
-	require.Equal(t, "[]", string(must(json.Marshal(p.report().Held))))
+	require.NoError(t, lim.SetHold(client, time.Time{}))
+	clock.Advance(time.Second)
+	require.Empty(t, p.collector.Report().Held)
+	require.Equal(t, "[]", string(must(json.Marshal(p.collector.Report().Held))))
 }
 
 func must(b []byte, _ error) []byte { return b }
@@ -62,10 +64,10 @@ func TestReportManyHeld(t *testing.T) {
 		require.NoError(t, err)
 	}
 	clock.Advance(time.Second)
-	rep := p.report()
+	rep := p.collector.Report()
 	require.EqualValues(t, n, rep.Holds)
 	require.EqualValues(t, 2, rep.Waiting)
-	require.EqualValues(t, 2, rep.limit("login").Waiting)
+	require.EqualValues(t, 2, limitOf(rep, "login").Waiting)
 	require.Len(t, rep.Held, shownHolds)
 	for i, h := range rep.Held {
 		require.Equal(t, fmt.Sprint("held-", n-1-i), h.ID)
@@ -77,8 +79,8 @@ func TestReportManyHeld(t *testing.T) {
 		`<small>key</small></td><td>2001-09-09 05:56 UTC`)
 	metrics := get(p, "?format=prometheus").Body.String()
 	for _, line := range []string{
-		`stint_held_buckets{limit="key"} 250`, `stint_held_buckets{limit="login"} 0`,
-		`stint_waiting_requests{limit="login"} 2`, `stint_waiting_requests{limit="address"} 0`,
+		`stint_buckets_held{stint_limit="key"} 250`, `stint_buckets_held{stint_limit="login"} 0`,
+		`stint_requests_waiting{stint_limit="login"} 2`, `stint_requests_waiting{stint_limit="address"} 0`,
 	} {
 		require.Contains(t, metrics, line+"\n")
 	}
@@ -87,6 +89,6 @@ func TestReportManyHeld(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lim.SetLimits(limits))
 		clock.Advance(time.Second)
-		require.Zero(t, p.report().Holds)
+		require.Zero(t, p.collector.Report().Holds)
 	})
 }

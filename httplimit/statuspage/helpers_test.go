@@ -5,13 +5,21 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
 	"github.com/stint-go/stint/internal/modeltest"
-	"github.com/stint-go/stint/rules"
+	"github.com/stint-go/stint/internal/status"
+)
+
+// What a report has.
+const (
+	slots      = 60
+	slotLen    = 5 * time.Second
+	shownHolds = 100
 )
 
 const (
@@ -23,7 +31,7 @@ const (
 
 var (
 	testNames = stint.Names{
-		perAddress: {Label: "address", ID: stint.IPAddress, Limit: stint.Unlimited},
+		perAddress: {Label: "address", IDs: stint.IPAddress, Limit: stint.Unlimited},
 		failures:   {Label: "login", Limit: stint.Unlimited},
 		perKey:     {Label: "key", Limit: stint.Unlimited}, off: {Label: "off", Limit: stint.Unlimited},
 	}
@@ -109,21 +117,14 @@ func do(p *Page, method, query string, body io.Reader, fields ...string) *httpte
 	return w
 }
 
-func (rep *report) limit(label string) *limitReport {
+// limitOf returns what a report has about the limit of a label, or nil.
+func limitOf(rep *status.Report, label string) *status.LimitReport {
 	for i := range rep.Limits {
 		if rep.Limits[i].Label == label {
 			return &rep.Limits[i]
 		}
 	}
 	return nil
-}
-
-// allowed and denied are decisions about a key, as the middleware makes them.
-func allowed(key stint.Key) []rules.Decision { return decided(key, true) }
-func denied(key stint.Key) []rules.Decision  { return decided(key, false) }
-
-func decided(key stint.Key, ok bool) []rules.Decision {
-	return []rules.Decision{{Decision: stint.Decision{Key: key, Allowed: ok}, RuleKey: key, Cost: 1}}
 }
 
 // faultyStore is a MemStore with calls replaced.

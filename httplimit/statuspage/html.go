@@ -11,10 +11,12 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/status"
 )
 
 //go:embed page.css
@@ -23,10 +25,12 @@ var pageCSS string
 //go:embed page.html
 var pageHTML string
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"rate": rateText, "count": countText, "bytes": display.Size, "ms": durationText, "ago": waitText,
-	"bars": newBars, "pct": percent, "limit": func(l limitReport) string { return limitText(l.limit) },
-}).Parse(pageHTML))
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page").Funcs(template.FuncMap{
+		"rate": rateText, "count": countText, "bytes": display.Size, "ms": durationText, "ago": waitText,
+		"bars": newBars, "pct": percent, "limit": func(l status.LimitReport) string { return limitText(l.Default()) },
+	}).Parse(pageHTML))
+})
 
 // pagePolicy lets the page load nothing, run nothing and be framed by no other.
 var pagePolicy = func() string {
@@ -36,38 +40,22 @@ var pagePolicy = func() string {
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 }()
 
-// view has the data of the template. Without a Question and without Found the
-// page shows the report.
+// view has the data of the template. Without Found the page shows the report.
 type view struct {
-	*report
-	Title      string
-	CSS        template.CSS
-	Refresh    int64 // seconds; 0 means never
-	HideIDs    bool
-	AllowReset bool
-	Question   *question
-	Found      *found
-	Periods    any // of holds, to choose from
+	*status.Report
+	Title   string
+	CSS     template.CSS
+	Refresh int64 // seconds; 0 means never
+	HideIDs bool
+	Found   *found
 }
 
-// writeHTML writes HTML: with ?id= the result of a search, with the name of an
-// action the question whether to do it, and otherwise the report. Only the
-// report reloads, unless there is ?refresh=0.
+// writeHTML writes HTML: with ?id= the result of a search, and otherwise the
+// report. Only the report reloads, unless there is ?refresh=0.
 func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request) {
-	v := view{report: p.report(), Title: p.opts.Title, CSS: template.CSS(pageCSS),
-		HideIDs: p.opts.HideIDs, AllowReset: p.opts.AllowReset, Periods: holdPeriods}
+	v := view{Report: p.collector.Report(), Title: p.opts.Title, CSS: template.CSS(pageCSS), HideIDs: p.opts.HideIDs}
 	query, h := r.URL.Query(), w.Header()
-	action, key, ok := p.asked(w, query.Get)
 	switch {
-	case !ok:
-		return
-	case action != "":
-		state, ok := p.state(key)
-		if !ok {
-			http.Error(w, "The bucket cannot be read.", http.StatusNotFound)
-			return
-		}
-		v.Question = &question{state, action, p.newForm()}
 	case query.Has("id") && !p.opts.HideIDs:
 		v.Found = p.search(query.Get("id"))
 	case query.Get("refresh") != "0":
@@ -75,13 +63,13 @@ func (p *Page) writeHTML(w http.ResponseWriter, r *http.Request) {
 		h.Set("Refresh", strconv.FormatInt(v.Refresh, 10))
 	}
 	var b bytes.Buffer
-	if err := pageTemplate.Execute(&b, v); err != nil {
+	if err := pageTemplate().Execute(&b, v); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", pagePolicy)
-	h.Set("Referrer-Policy", "same-origin") // without it, a form has no Origin
+	h.Set("Referrer-Policy", "no-referrer") // the address may have an id
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	w.Write(b.Bytes()) // the client may have disconnected
 }
@@ -193,10 +181,10 @@ func waitText(s float64) string {
 // when its quota resets.
 func limitText(l stint.Limit) string {
 	switch {
-	case l == stint.Limit{}:
+	case l == stint.Unlimited:
 		return "no limit"
 	case l.FollowsCalendar():
-		return countText(l.Count) + " " + l.Resets()
+		return countText(l.Count) + " " + display.Resets(l)
 	case l.Queue > 0:
 		return l.String() + ", queue " + countText(l.Queue)
 	}
@@ -204,4 +192,4 @@ func limitText(l stint.Limit) string {
 }
 
 // percent returns the percentage of a bucket's tokens that are spent.
-func percent(b bucketReport) int { return int(math.Round(100 * b.used())) }
+func percent(b status.BucketReport) int { return int(math.Round(100 * b.Used())) }

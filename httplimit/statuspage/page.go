@@ -2,15 +2,15 @@ package statuspage
 
 import (
 	"cmp"
-	"crypto/cipher"
-	"crypto/rand"
 	"encoding/json"
 	"iter"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/status"
+	"github.com/stint-go/stint/rules"
 )
 
 // Options configure a Page. The zero value allows the least.
@@ -21,11 +21,6 @@ type Options struct {
 	// HideIDs replaces each id by six hexadecimal digits, which stay the same
 	// until the program ends. It leaves out the search and the texts of errors.
 	HideIDs bool
-
-	// AllowReset lets everyone who sees the page refill a bucket, hold it and
-	// end its hold. The page asks first. The Limiter then needs the method Reset of a
-	// *stint.Limiter, too.
-	AllowReset bool
 }
 
 // Limiter is what a Page shows: a *stint.Limiter, or a *hostlimit.Limiter.
@@ -37,35 +32,11 @@ type Limiter interface {
 	Stats() stint.Stats
 }
 
-// resetter is what the page needs to refill buckets, too.
-type resetter interface{ Reset(keys ...stint.Key) error }
-
 // A Page is an http.Handler that shows what the limits of a Limiter do.
 type Page struct {
-	lim     Limiter
-	resets  resetter // nil if lim has no such method
-	opts    Options
-	secret  []byte      // of the digits that stand for ids
-	sealer  cipher.AEAD // of tokens
-	origin  *http.CrossOriginProtection
-	started time.Time
-
-	sampling sync.Mutex // guards the next three; mu may be taken while it is held
-	before   map[stint.Name]stint.LimitStats
-	charts   map[stint.Name]*series
-	made     *report // the last report
-
-	mu       sync.Mutex // guards the rest; requests wait for it
-	looked   time.Time  // time of the sample in before; sampling is held to write it
-	observed map[stint.Name]*observed
-}
-
-// observed is what the page has observed of one limit.
-type observed struct {
-	spent, denied  topK
-	shadow         bool             // Shadow rules have denied
-	early          stint.LimitStats // in the second after Page.looked
-	inFlightReport                  // peaks and denials
+	lim       Limiter
+	opts      Options
+	collector *status.Collector
 }
 
 // New returns a page about a Limiter. Nil options mean the defaults. It panics
@@ -79,45 +50,31 @@ type observed struct {
 // ?format=prometheus has counters for each limit.
 //
 // The chart counts every decision of the Limiter. For decisions that the page
-// observes, it is exact to a second. The others, and the first one after an
-// idle time, are spread evenly over the time since the last sample. A sample
-// is taken by each view of the page, and by the observer at most once a second.
+// observes, it is exact to a second. The others are spread evenly over the time since
+// the last sample. A sample is taken by each view of the page, and by the observer at
+// most once a second.
 //
-// Denials by Shadow rules are counted as denials, and the page says so. The
-// list of the buckets that are denied most leaves them out.
+// The page counts requests and decisions, which differ: the package documentation says
+// how. The list of the buckets that are denied most is of requests, without those of
+// Shadow rules.
 //
 // lim is a *stint.Limiter, or a *hostlimit.Limiter: then the page shows the
 // buckets and the counts that all processes share, under the limits of this one.
 // The counts begin anew when another process takes the file over.
 //
-// The page shows ids, and may reset and hold buckets. Serve it only to operators
-// who may do that.
+// The page changes nothing. It shows ids, so serve it only to operators. The command
+// stint resets and holds buckets.
 func New(lim Limiter, opts *Options) *Page {
 	if lim == nil {
 		panic("statuspage: New: no limiter")
 	}
-	resets, _ := lim.(resetter)
-	if opts != nil && opts.AllowReset && resets == nil {
-		panic("statuspage: New: AllowReset, and a Limiter without Reset")
-	}
-	p := &Page{
-		lim:      lim,
-		resets:   resets,
-		secret:   make([]byte, 32),
-		sealer:   newSealer(),
-		origin:   http.NewCrossOriginProtection(),
-		started:  lim.Now(),
-		before:   lim.Stats().Limits,
-		charts:   make(map[stint.Name]*series),
-		observed: make(map[stint.Name]*observed),
-	}
+	p := &Page{lim: lim}
 	if opts != nil {
 		p.opts = *opts
 	}
+	p.collector = status.NewCollector(lim, p.opts.HideIDs)
 	p.opts.Title = cmp.Or(p.opts.Title, "Limits")
 	p.opts.Refresh = max(cmp.Or(p.opts.Refresh, 5*time.Second), time.Second)
-	rand.Read(p.secret) // never fails
-	p.looked = p.started
 	return p
 }
 
@@ -126,13 +83,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-	case http.MethodPost:
-		p.act(w, r)
-		return
-	default:
-		h.Set("Allow", "GET, HEAD, POST")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
 		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
 		return
 	}
@@ -143,19 +95,23 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Type", "application/json")
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		e.Encode(p.report()) // the client may have disconnected
+		e.Encode(p.collector.Report()) // the client may have disconnected
 	case "prometheus":
 		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		prometheusTemplate.Execute(w, p.report()) // the client may have disconnected
+		p.collector.Report().WritePrometheus(w) // the client may have disconnected
 	default:
 		http.Error(w, "Unknown format: want html, json or prometheus.", http.StatusBadRequest)
 	}
 }
 
-// errorText returns the text of an error, unless ids are hidden.
-func (p *Page) errorText(err error) string {
-	if p.opts.HideIDs {
-		return "the error may name ids, which this page hides"
+// Observer returns the observer that passes decisions to the page, for
+// httplimit.Options.Observers. Several middlewares may share it. A call takes
+// less than a microsecond. Once a second one call also reads Limiter.Stats,
+// while the others go on.
+func (p *Page) Observer() httplimit.Observer {
+	p.collector.Observes()
+	return httplimit.Observer{
+		Decisions: func(_ *http.Request, ds []rules.Decision) { p.collector.Observe(ds) },
+		Error:     func(*http.Request, error) { p.collector.ObserveError() },
 	}
-	return err.Error()
 }

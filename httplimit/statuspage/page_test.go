@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/status"
 )
 
 func TestNew(t *testing.T) {
@@ -44,7 +46,7 @@ func TestPageHTML(t *testing.T) {
 	policy, body := res.Header().Get("Content-Security-Policy"), res.Body.String()
 	require.Contains(t, policy, "default-src 'none'")
 	require.Contains(t, policy, "frame-ancestors 'none'")
-	require.Equal(t, "same-origin", res.Header().Get("Referrer-Policy"), "the forms need an Origin")
+	require.Equal(t, "no-referrer", res.Header().Get("Referrer-Policy"))
 	for _, text := range []string{"<script", "<img", "http://", "https://"} {
 		require.NotContains(t, body, text)
 	}
@@ -59,7 +61,31 @@ func TestPageHTML(t *testing.T) {
 		require.Equal(t, "no-store", get(p, "?format="+format).Header().Get("Cache-Control"))
 	}
 	require.Equal(t, 400, get(p, "?format=xml").Code)
-	require.Equal(t, 405, do(p, "DELETE", "", nil).Code)
+}
+
+// The page only looks: it answers no method that could change something, and has
+// no form but that of the search.
+func TestPageOnlyLooks(t *testing.T) {
+	p, lim, clock := newPage(t, nil, nil)
+	require.Equal(t, 429, asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(6, ""))
+	require.NoError(t, errorOf(lim.Hold(client, clock.Now().Add(time.Hour))))
+	before, err := lim.Bucket(client)
+	require.NoError(t, err)
+	for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+		for _, query := range []string{"", "?format=json", "?id=" + client.ID} {
+			res := do(p, method, query, strings.NewReader("reset="+client.ID), "Content-Type", "application/x-www-form-urlencoded")
+			require.Equal(t, 405, res.Code)
+			require.Equal(t, "GET, HEAD", res.Header().Get("Allow"))
+		}
+	}
+	for _, query := range []string{"?reset=" + client.ID, "?end=" + client.ID, "?for=24h&hold=" + client.ID, "?id=" + client.ID} {
+		body := get(p, query).Body.String()
+		require.Equal(t, 1, strings.Count(body, "<form "), query)
+		require.NotContains(t, body, `method="post"`)
+	}
+	after, err := lim.Bucket(client)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
 }
 
 func TestTexts(t *testing.T) {
@@ -75,7 +101,7 @@ func TestTexts(t *testing.T) {
 		limitText(stint.PerMinute(5).WithBurst(20)):                                 "5/1m burst 20",
 		limitText(stint.Limit{Burst: 5, Count: 5, Period: time.Minute, Queue: 1e3}): "5/1m, queue 1\u202f000",
 		limitText(stint.Blocked):                                                    "blocked",
-		limitText(stint.Limit{}):                                                    "no limit",
+		limitText(stint.Unlimited):                                                  "no limit",
 	} {
 		require.Equal(t, want, got)
 	}
@@ -90,7 +116,7 @@ func TestPageCalendar(t *testing.T) {
 	pacific, err := time.LoadLocation("America/Los_Angeles")
 	require.NoError(t, err)
 	others := map[stint.Name]stint.Limit{perAddress: stint.EachMonth(5, pacific)}
-	p, lim, clock := newPage(t, &Options{AllowReset: true}, others)
+	p, lim, clock := newPage(t, nil, others)
 	search := func() string { return get(p, "?id="+client.ID).Body.String() }
 	const what = "</span> · 5 on the first of each month at 00:00 America/Los_Angeles</p>\n"
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
@@ -98,12 +124,12 @@ func TestPageCalendar(t *testing.T) {
 	require.Contains(t, search(), what+"<p>3 of 5 left, resets on 1 October at 00:00 America/Los_Angeles</p>")
 
 	clock.Advance(time.Second) // a report is at most that old
-	l := p.report().limit("address")
+	l := limitOf(p.collector.Report(), "address")
 	require.Equal(t, "5/month@America/Los_Angeles", l.Limit)
 	require.Len(t, l.Fullest, 1)
 	untilReset := time.Date(2001, 10, 1, 0, 0, 0, 0, pacific).Sub(clock.Now()).Seconds()
-	l.Fullest[0].bucketID = bucketID{}
-	require.Equal(t, bucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
+	l.Fullest[0].BucketID = status.BucketID{}
+	require.Equal(t, status.BucketReport{Burst: 5, Remaining: 3, ResetAfter: untilReset}, l.Fullest[0])
 	require.Contains(t, get(p, "").Body.String(), "<td>3 of 5</td><td>22d6h</td>")
 	require.Contains(t, get(p, "").Body.String(), `<th scope="col">resets in</th>`)
 	require.Contains(t, get(p, "").Body.String(), `<p class="what">5 on the first of each month at 00:00 America/Los_Angeles`)
@@ -111,7 +137,7 @@ func TestPageCalendar(t *testing.T) {
 	clock.Advance(time.Duration(untilReset) * time.Second)
 	require.Contains(t, search(), what+"<p>5 of 5 left</p>")
 	clock.Advance(time.Second)
-	require.Empty(t, p.report().limit("address").Fullest)
+	require.Empty(t, limitOf(p.collector.Report(), "address").Fullest)
 
 	monthly := stint.EachMonth(5, nil).StartingAt(time.Hour + 30*time.Second)
 	require.NoError(t, lim.SetOverrides(stint.Override{Key: client, Limit: monthly}))
@@ -136,7 +162,7 @@ func TestPageInFlight(t *testing.T) {
 	}
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	require.Contains(t, get(p, "/").Body.String(), `2 now</span>, at most 2 of one bucket, <span class="d">1 denied`)
-	require.Contains(t, get(p, "/?format=prometheus").Body.String(), `stint_in_flight_requests{limit="address"} 2`)
+	require.Contains(t, get(p, "/?format=prometheus").Body.String(), `stint_requests_in_flight{stint_limit="address"} 2`)
 	close(release)
 	wg.Wait()
 }

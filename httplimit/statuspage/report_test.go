@@ -16,6 +16,8 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/httplimit"
+	"github.com/stint-go/stint/internal/status"
+	"github.com/stint-go/stint/rules"
 )
 
 func TestReport(t *testing.T) {
@@ -28,23 +30,23 @@ func TestReport(t *testing.T) {
 
 	res := get(p, "?format=json")
 	require.Equal(t, "application/json", res.Header().Get("Content-Type"))
-	var rep report
-	require.NoError(t, json.Unmarshal(res.Body.Bytes(), &rep))
+	rep := new(status.Report)
+	require.NoError(t, json.Unmarshal(res.Body.Bytes(), rep))
 	require.True(t, rep.Healthy)
 	require.Zero(t, rep.FileBytes)
 	require.Len(t, rep.Limits, len(testNames))
-	require.Empty(t, rep.limit("off").Limit)
+	require.Empty(t, limitOf(rep, "off").Limit)
 
-	address := rep.limit("address")
+	address := limitOf(rep, "address")
 	require.Equal(t, "5/1m", address.Limit)
 	require.Equal(t, [3]int64{6, 4, 0}, [3]int64{address.Allowed, address.Denied, address.Errors})
 	require.Len(t, address.Fullest, 1)
 	require.Len(t, address.MostDenied, 1)
 	b := address.MostDenied[0]
 	require.Equal(t, client.ID, b.ID)
-	b.bucketID = bucketID{}
-	require.Equal(t, bucketReport{Burst: 5, RetryAfter: 12, ResetAfter: 60, Denied: 4}, b)
-	key := rep.limit("key").Fullest[0]
+	b.BucketID = status.BucketID{}
+	require.Equal(t, status.BucketReport{Burst: 5, RetryAfter: 12, ResetAfter: 60, Denied: 4}, b)
+	key := limitOf(rep, "key").Fullest[0]
 	require.Equal(t, [2]int64{4, 5}, [2]int64{key.Remaining, key.Burst})
 	require.EqualValues(t, 12, key.ResetAfter)
 
@@ -63,7 +65,7 @@ func TestReportFullestFirst(t *testing.T) {
 	ask(1, "held")
 	require.NoError(t, errorOf(lim.Hold(perKey.Key("held"), lim.Now().Add(time.Hour))))
 	var ids []string
-	for _, b := range p.report().limit("key").Fullest {
+	for _, b := range limitOf(p.collector.Report(), "key").Fullest {
 		ids = append(ids, b.ID)
 	}
 	require.Equal(t, []string{"held", "fuller", "refilled"}, ids)
@@ -82,7 +84,7 @@ func TestReportChart(t *testing.T) {
 	}
 	history := func(pass time.Duration) (allowed, denied []float64) {
 		clock.Advance(pass)
-		l := p.report().limit("address")
+		l := limitOf(p.collector.Report(), "address")
 		return l.AllowedHistory, l.DeniedHistory
 	}
 
@@ -116,30 +118,87 @@ func TestReportChart(t *testing.T) {
 	require.Contains(t, html, `<path class="grid"`)
 	require.Contains(t, html, `<path class="fa" d="M`)
 	require.Contains(t, html, `<path class="fd" d="M`)
-	require.Contains(t, html, `50/s</p>`)
+	require.Contains(t, html, `20/s</p>`)
 }
 
-// A denial by a Shadow rule is not listed as a denial, and a check of a rule
-// with Count not as a spend.
-func TestReportShadowAndAfter(t *testing.T) {
+// After idle minutes, the first request has a bar in its own slot only.
+func TestReportChartIdle(t *testing.T) {
+	p, _, clock := newPage(t, nil, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
+	get(p, "") // an operator looks, and again after five minutes
+	clock.Advance(5 * time.Minute)
+	ask(1, "")
+	clock.Advance(5 * time.Second)
+	get(p, "")
+	var bars []int
+	for i, perSecond := range limitOf(p.collector.Report(), "address").AllowedHistory {
+		if perSecond > 0 {
+			bars = append(bars, i)
+		}
+	}
+	require.Equal(t, []int{slots - 2}, bars)
+}
+
+// Denials by a lock-out, by a check of a rule with Count and for want of a place are
+// what clients were told, and no decisions of a bucket to spend.
+func TestReportRequests(t *testing.T) {
 	p, lim, _ := newPage(t, nil, nil)
-	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress), Shadow: true}, httplimit.Rule{Key: byKey},
-		httplimit.Rule{Key: httplimit.ByIP(failures), Count: httplimit.AuthFailed})
+	all := func(int) bool { return true }
+	login := asker(p, httplimit.Rule{Key: httplimit.ByIP(failures), Count: all, LockOut: time.Hour})
+	for i := range 13 {
+		require.Equal(t, i < 5, login(1, "") == 200, i)
+	}
+	none := func(*http.Request) int64 { return -1 }
+	places := asker(p, httplimit.Rule{Key: byKey, InFlightFunc: none})
+	require.Equal(t, 429, places(2, "k"))
+	bound := asker(p, httplimit.Rule{Key: byKey, InFlightFunc: none, Shadow: true})
+	require.Equal(t, 200, bound(3, "k"))
+	broken := asker(p, httplimit.Rule{Key: httplimit.ByHeader(perKey, "X-None")})
+	require.Equal(t, 400, broken(1, ""))
+
+	rep := p.collector.Report()
+	failed, key := limitOf(rep, "login"), limitOf(rep, "key")
+	require.Equal(t, []int64{5, 0, 5, 8, 0, 0}, []int64{failed.Allowed, failed.Denied, failed.RequestsAllowed,
+		failed.RequestsDenied, failed.ShadowDenied, failed.InFlightDenied})
+	require.Equal(t, []int64{3, 0, 0, 2, 3, 5}, []int64{key.Allowed, key.Denied, key.RequestsAllowed,
+		key.RequestsDenied, key.ShadowDenied, key.InFlightDenied})
+	require.EqualValues(t, 8, failed.MostDenied[0].Denied)
+	html, text := get(p, "").Body.String(), get(p, "?format=prometheus").Body.String()
+	require.Contains(t, html, `Requests since the start <span class="a">5 allowed</span>, <span class="d">8 denied</span></p>`)
+	require.Contains(t, html, `<span class="d">2 denied</span>, 3 denied by Shadow rules, which stop none</p>`)
+	for _, line := range []string{
+		`stint_decisions_total{stint_limit="login",stint_decision="denied"} 0`,
+		`stint_requests_total{stint_limit="login",stint_decision="allowed"} 5`,
+		`stint_requests_total{stint_limit="login",stint_decision="denied"} 8`,
+		`stint_requests_total{stint_limit="key",stint_decision="denied",stint_in_flight="true"} 2`,
+		`stint_requests_total{stint_limit="key",stint_decision="denied",stint_shadow="true",stint_in_flight="true"} 3`,
+		`stint_requests_total{stint_decision="error"} 1`,
+	} {
+		require.Contains(t, text, line+"\n")
+	}
+	require.NotContains(t, get(New(lim, nil), "?format=prometheus").Body.String(), "stint_requests_total")
+}
+
+// A denial by a Shadow rule is not listed as a denial.
+func TestReportShadow(t *testing.T) {
+	p, lim, _ := newPage(t, nil, nil)
+	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress), Shadow: true}, httplimit.Rule{Key: byKey})
 	require.Equal(t, 200, ask(5, "k"))
 	require.Equal(t, 429, ask(1, "k"))
 	require.NoError(t, lim.Reset(perKey.Key("k")))
 	require.Equal(t, 200, ask(2, "k"))
-	rep := p.report()
-	address, key := rep.limit("address"), rep.limit("key")
+	rep := p.collector.Report()
+	address, key := limitOf(rep, "address"), limitOf(rep, "key")
 	require.EqualValues(t, 2, address.Denied)
-	require.True(t, address.Shadow)
+	require.EqualValues(t, 3, address.ShadowDenied, "one of them a check, of a request that the key denied")
+	require.Zero(t, address.RequestsDenied)
 	require.Empty(t, address.MostDenied)
 	require.Len(t, address.Fullest, 1)
-	require.False(t, key.Shadow)
+	require.Zero(t, key.ShadowDenied)
+	require.EqualValues(t, 1, key.RequestsDenied)
 	require.Len(t, key.MostDenied, 1)
 	require.Contains(t, get(p, "").Body.String(),
-		"2 denied</span> (including those of Shadow rules, which stop no request)")
-	require.Empty(t, p.observed[failures].spent.current.all)
+		"0 denied</span>, 3 denied by Shadow rules, which stop none</p>")
 }
 
 func TestReportConfiguration(t *testing.T) {
@@ -147,11 +206,11 @@ func TestReportConfiguration(t *testing.T) {
 		perKey: {Burst: 5, Count: 5, Period: time.Minute, Queue: 1077, Durability: stint.Memory},
 	})
 	p := New(lim, nil)
-	rep := p.report()
-	key, address := rep.limit("key"), rep.limit("address")
+	rep := p.collector.Report()
+	key, address := limitOf(rep, "key"), limitOf(rep, "address")
 	require.EqualValues(t, 1077, key.Queue)
 	require.Equal(t, []string{"memory", "flushed", ""},
-		[]string{key.Durability, address.Durability, rep.limit("off").Durability})
+		[]string{key.Durability, address.Durability, limitOf(rep, "off").Durability})
 	require.Zero(t, address.Queue)
 	html := get(p, "").Body.String()
 	require.Contains(t, html, "5/1m, queue 1\u202f077 · memory durability")
@@ -166,13 +225,13 @@ func TestReportFile(t *testing.T) {
 	require.NotContains(t, get(New(lim, nil), "").Body.String(), "Last commit")
 	require.True(t, lim.Allow(perKey.Key("a")))
 	p := New(lim, nil)
-	rep := p.report()
+	rep := p.collector.Report()
 	require.EqualValues(t, 1, rep.Commit.Count)
 	require.Positive(t, rep.Commit.Last)
 	require.GreaterOrEqual(t, rep.FileBytes, int64(4*4096))
 	require.Contains(t, get(p, "").Body.String(), "Last commit")
-	require.Equal(t, "synced", rep.limit("key").Durability, "the Limiter's default")
-	for _, metric := range []string{`file_bytes`, `file_free_bytes`, `journal_bytes`, `journal_buckets`,
+	require.Equal(t, "synced", limitOf(rep, "key").Durability, "the Limiter's default")
+	for _, metric := range []string{`file_size_bytes`, `file_free_bytes`, `journal_size_bytes`, `journal_buckets`,
 		`build_info\{version=".+",goversion="go.+"\}`} {
 		require.Regexp(t, `(?m)^stint_`+metric+` \d`, get(p, "?format=prometheus").Body.String())
 	}
@@ -198,49 +257,15 @@ func TestReportDocumentation(t *testing.T) {
 			fields(of.Field(i).Type)
 		}
 	}
-	fields(reflect.TypeFor[report]())
+	fields(reflect.TypeFor[status.Report]())
 }
 
 func TestReportReuse(t *testing.T) {
 	p, _, clock := newPage(t, nil, nil)
-	first := p.report()
-	require.Same(t, first, p.report())
+	first := p.collector.Report()
+	require.Same(t, first, p.collector.Report())
 	clock.Advance(time.Second)
-	require.NotSame(t, first, p.report())
-}
-
-func TestObserver(t *testing.T) {
-	t.Run("flood", func(t *testing.T) {
-		lim, _ := newLimiter(t, nil, nil)
-		p := New(lim, nil)
-		before := p.looked
-		for i := range 100_000 {
-			p.Observer().Decisions(nil, denied(perKey.Key(fmt.Sprint("flood", i))))
-		}
-		require.Equal(t, before, p.looked, "no sample within a second")
-		require.Len(t, p.observed[perKey].denied.current.all, maxCounters)
-		require.Len(t, p.observed[perKey].denied.current.index, maxCounters)
-		require.Zero(t, lim.Stats().Resident)
-	})
-	t.Run("while a report waits for the store", func(t *testing.T) {
-		loading, release := make(chan struct{}), make(chan struct{})
-		lim, clock := newLimiter(t, faultyStore{Store: stint.NewMemStore(), load: func(stint.Key) error {
-			loading <- struct{}{}
-			<-release
-			return nil
-		}}, nil)
-		p := New(lim, nil)
-		p.observe(nil, allowed(perKey.Key("a")))
-		done := make(chan *report)
-		go func() { done <- p.report() }()
-		<-loading
-		clock.Advance(time.Minute)
-		p.observe(nil, allowed(perKey.Key("a"))) // a deadlock if it waits for the report
-		close(release)
-		<-done
-		p.observe(nil, allowed(perKey.Key("a")))
-		require.True(t, p.looked.Equal(clock.Now()), "a sample is taken again")
-	})
+	require.NotSame(t, first, p.collector.Report())
 }
 
 func TestPrometheus(t *testing.T) {
@@ -265,9 +290,9 @@ func TestPrometheus(t *testing.T) {
 		require.NoError(t, lim.Flush())
 		body := get(New(lim, nil), "?format=prometheus").Body.String()
 		for _, line := range []string{
-			`stint_decisions_total{limit="key",decision="allowed"} 5`, `stint_decisions_total{limit="key",decision="denied"} 4`,
-			`stint_errors_total{limit="key"} 3`, "stint_flushes_total 1", "stint_flush_failures_total 2",
-			"stint_flushed_buckets_total 1", "stint_commits_total 0", "stint_healthy 1",
+			`stint_decisions_total{stint_limit="key",stint_decision="allowed"} 5`, `stint_decisions_total{stint_limit="key",stint_decision="denied"} 4`,
+			`stint_errors_total{stint_limit="key"} 3`, "stint_flushes_total 1", "stint_flush_failures_total 2",
+			"stint_flush_buckets_total 1", "stint_commits_total 0", "stint_healthy 1",
 		} {
 			require.Contains(t, body, line+"\n")
 		}
@@ -283,8 +308,8 @@ func TestPrometheus(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, lim.SetLimits(limits))
 		body := get(p, "?format=prometheus").Body.String()
-		require.Contains(t, body, `stint_decisions_total{limit="login",decision="allowed"} 1`)
-		require.NotContains(t, body, `limit=""`)
+		require.Contains(t, body, `stint_decisions_total{stint_limit="login",stint_decision="allowed"} 1`)
+		require.NotContains(t, body, `stint_limit=""`)
 	})
 }
 
@@ -295,14 +320,13 @@ func TestHideIDs(t *testing.T) {
 		}
 		return nil
 	}}, nil)
-	p := New(lim, &Options{HideIDs: true, AllowReset: true})
+	p := New(lim, &Options{HideIDs: true})
 	asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(7, "")
-	p.observe(nil, allowed(perKey.Key("unreadable")))
+	p.collector.Observe([]rules.Decision{{Decision: stint.Decision{Allowed: true}, RuleKey: perKey.Key("unreadable"), Cost: 1}})
 	require.False(t, lim.Allow(perKey.Key("unreadable")))
 	require.ErrorContains(t, lim.Health(), "unreadable")
 	require.NoError(t, errorOf(lim.Hold(client, lim.Now().Add(time.Hour))))
-	for _, query := range []string{"?", "?format=json", "?format=prometheus", "?id=" + client.ID,
-		"?reset=" + p.bucketID(client).Token} {
+	for _, query := range []string{"?", "?format=json", "?format=prometheus", "?id=" + client.ID} {
 		body := get(p, query).Body.String()
 		require.NotContains(t, body, client.ID)
 		require.NotContains(t, body, `role="search"`)
@@ -311,11 +335,10 @@ func TestHideIDs(t *testing.T) {
 	html := get(p, "").Body.String()
 	require.Regexp(t, `#[0-9a-f]{6}`, html)
 	require.Contains(t, html, "the error may name ids, which this page hides")
-
-	require.NoError(t, lim.Close())
-	res := post(p, "reset="+p.bucketID(client).Token)
-	require.Equal(t, http.StatusServiceUnavailable, res.Code)
-	require.Equal(t, "The bucket could not be changed: the error may name ids, which this page hides\n", res.Body.String())
+	hidden := p.collector.BucketID(client).ID
+	require.Equal(t, hidden, p.collector.BucketID(client).ID, "the same until the program ends")
+	require.NotEqual(t, hidden, p.collector.BucketID(perKey.Key(client.ID)).ID)
+	require.NotEqual(t, hidden, New(lim, &Options{HideIDs: true}).collector.BucketID(client).ID, "nobody can compute it")
 }
 
 // A blocked client is shown as denied, and its limit as blocked.
@@ -323,7 +346,7 @@ func TestReportBlocked(t *testing.T) {
 	p, _, _ := newPage(t, nil, map[stint.Name]stint.Limit{perAddress: stint.Blocked})
 	ask := asker(p, httplimit.Rule{Key: httplimit.ByIP(perAddress)})
 	require.Equal(t, http.StatusTooManyRequests, ask(3, ""))
-	rep := p.report()
+	rep := p.collector.Report()
 	require.Equal(t, "blocked", rep.Limits[0].Limit)
 	require.Zero(t, rep.Limits[0].Period)
 	require.Contains(t, get(p, "").Body.String(), ">blocked by default")
@@ -339,20 +362,20 @@ func TestReportClockBehind(t *testing.T) {
 	p, lim, clock := newPage(t, nil, nil)
 	for _, back := range []time.Duration{0, time.Hour} {
 		clock.Advance(time.Minute)
-		before := p.report()
+		before := p.collector.Report()
 		clock.Advance(-back)
 		for range 5 {
 			_, err := lim.Spend(perKey.Key(back.String()), 1)
 			require.NoError(t, err)
 		}
 		clock.Advance(2 * time.Second)
-		after := p.report()
+		after := p.collector.Report()
 		require.True(t, clock.Now().Equal(after.Time), "it is of %v", after.Time)
-		require.EqualValues(t, before.limit("key").Allowed+5, after.limit("key").Allowed)
+		require.EqualValues(t, limitOf(before, "key").Allowed+5, limitOf(after, "key").Allowed)
 	}
-	clock.Advance(slotLen)
+	clock.Advance(5 * time.Second)
 	var sum float64
-	for _, perSecond := range p.report().limit("key").AllowedHistory {
+	for _, perSecond := range limitOf(p.collector.Report(), "key").AllowedHistory {
 		sum += perSecond * slotLen.Seconds()
 	}
 	require.InDelta(t, 5, sum, 0.01, "the charts begin anew")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
+	"github.com/stint-go/stint/internal/status"
 )
 
 // found is the answer to a search: the buckets of an id, by number of the limit.
@@ -15,16 +16,16 @@ type found struct {
 	Buckets []bucketState
 }
 
-// bucketState is one bucket, as a search and a question show it.
+// bucketState is one bucket, as a search shows it.
 type bucketState struct {
-	bucketID
+	status.BucketID
 	Label, Limit     string // Limit as limitText has it
 	Burst, Remaining int64
 	Full             string    // when it is full, in words; "" if it is
 	HeldUntil        time.Time // zero if it is not held
 	HeldFor          float64   // seconds
 
-	limit stint.Limit // zero if there is none
+	limit stint.Limit
 }
 
 // search returns the buckets of an id that are limited or held. The id has one
@@ -37,7 +38,7 @@ func (p *Page) search(id string) *found {
 		if err != nil {
 			continue
 		}
-		if s, ok := p.state(key); ok && (s.limit != stint.Limit{} || !s.HeldUntil.IsZero()) {
+		if s, ok := p.state(key); ok && (s.limit != stint.Unlimited || !s.HeldUntil.IsZero()) {
 			f.Buckets = append(f.Buckets, s)
 		}
 	}
@@ -53,7 +54,7 @@ func (p *Page) state(key stint.Key) (bucketState, bool) {
 	}
 	spec, _ := p.lim.Limits().Spec(key.Name)
 	s := bucketState{
-		bucketID: p.bucketID(key), Label: spec.Label, Limit: limitText(b.Limit),
+		BucketID: p.collector.BucketID(key), Label: spec.Label, Limit: limitText(b.Limit),
 		Burst: b.Limit.Burst, Remaining: b.Remaining, limit: b.Limit,
 	}
 	if b.ResetAfter > 0 && b.Limit.FollowsCalendar() {

@@ -92,7 +92,7 @@ func Short(file *os.File, path string, want int64) error {
 		return err
 	}
 	return format.Damaged(path, "the file is shorter than it says: %d bytes, want %d; "+
-		"restore it from a backup, or save what can be read of it with stint verify --repair", info.Size(), want)
+		"restore it from a backup", info.Size(), want)
 }
 
 // CheckMagic returns ErrFormat if the file is not a bbolt file: neither of its

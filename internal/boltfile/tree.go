@@ -189,7 +189,8 @@ func DropRecords(tx *bolt.Tx, last uint64) (all bool, err error) {
 }
 
 // Apply writes entries to their places in the tree. The caller has sorted them
-// by key. check may be nil.
+// by key. check may be nil, in a new file. Entries after all others of such a bucket
+// nearly fill its pages, because bbolt would leave the half of each free.
 func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error {
 	var b *bolt.Bucket
 	var in []byte // name of the current bucket
@@ -201,12 +202,16 @@ func Apply(tx *bolt.Tx, check *bboltpage.Checker, entries []format.Entry) error 
 			}
 			continue
 		}
-		if int(e.Name) != last {
-			last, in = int(e.Name), format.BucketOf(e.Name)
-			b = tx.Bucket(in)
-		}
 		var err error
 		id := format.EncodeID(e.ID)
+		if int(e.Name) != last {
+			last, in = int(e.Name), format.BucketOf(e.Name)
+			if b = tx.Bucket(in); b != nil && check == nil {
+				if latest, _ := b.Cursor().Last(); bytes.Compare(latest, id) < 0 {
+					b.FillPercent = 0.9
+				}
+			}
+		}
 		switch {
 		case b != nil:
 			err = check.Key(b, id)

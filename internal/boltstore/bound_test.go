@@ -25,8 +25,8 @@ func TestBound(t *testing.T) {
 		resident    int
 		most, least int64
 	}{
-		{1, 256 << 10, 2 << 20},
-		{10_000, 320_000, 2_560_000},
+		{1, 256 << 10, 6 * 256 << 10},
+		{10_000, 320_000, 6 * 320_000},
 		{1 << 17, 4 << 20, 8 << 20},
 		{1 << 20, 32 << 20, 8 << 20},
 		{1 << 30, 40 << 20, 8 << 20},
@@ -113,6 +113,9 @@ func TestFlood(t *testing.T) {
 			es = append(es, entry(Key{1, fmt.Sprintf("client-%d-%d", i, j)}, 1<<60))
 		}
 		require.NoError(t, s.Save(es))
+		for s.journal.is(overdueLocked) {
+			runtime.Gosched()
+		}
 		require.True(t, s.journal.is(func(j *journalState) bool { return j.fresh.Size() < 6*indexLeast }))
 	}
 	for s.Stats().Checkpoints == 0 { // the first may still be under way

@@ -29,8 +29,9 @@ const (
 	// The index is the journal in memory, and has each bucket once. A checkpoint
 	// is due if the records in the file are journalRepeat times as long as the
 	// index, and longer than journalMost. If the bound of the index is small,
-	// journalRepeat times that bound replaces journalMost.
-	journalRepeat = 8
+	// journalRepeat times that bound replaces journalMost. With 8, the file is a
+	// third longer if buckets are saved again and again, and a tenth less is written.
+	journalRepeat = 6
 	journalMost   = 8 << 20
 
 	// A checkpoint is due sooner if the index is larger than its bound. That is
@@ -87,7 +88,7 @@ func (j *journalState) get(name uint16, id string) (tat int64, ok bool) {
 	return tat, ok
 }
 
-// allLocked yields the entries, older ones first.
+// allLocked yields the newest entry of each bucket.
 func (j *journalState) allLocked() iter.Seq[format.RawEntry] {
 	return func(yield func(format.RawEntry) bool) {
 		for _, x := range []*journal.Index{j.old, j.fresh} {
@@ -95,7 +96,11 @@ func (j *journalState) allLocked() iter.Seq[format.RawEntry] {
 				continue
 			}
 			for e := range x.All() {
-				if !yield(e) {
+				newer := false
+				if x == j.old {
+					_, newer = j.fresh.Get(e.Name, string(e.ID))
+				}
+				if !newer && !yield(e) {
 					return
 				}
 			}

@@ -79,8 +79,11 @@ func TestCheckpointBackoff(t *testing.T) {
 	s.journal.idle = idleSweeps
 	for _, wait := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		require.True(t, due())
+		begun := time.Now()
 		require.Error(t, s.checkpoint())
 		require.Equal(t, wait*time.Second, s.journal.backoff)
+		require.False(t, s.journal.retry.Before(begun.Add(wait*time.Second)))
+		s.journal.retry = time.Now().Add(time.Hour)
 		require.False(t, due())
 		s.journal.retry = time.Now()
 		s.journal.idle = 0 // as if a save had come
@@ -157,7 +160,7 @@ func TestJournalBound(t *testing.T) {
 		s.together()
 		require.NoError(t, s.Save(numbered(1, 1e9+i*save, save)))
 		s.journal.mu.Lock()
-		for !s.journal.checkpointing && s.journal.dueLocked() { // the background may begin the checkpoint late
+		for overdueLocked(&s.journal) {
 			s.journal.mu.Unlock()
 			runtime.Gosched()
 			s.journal.mu.Lock()

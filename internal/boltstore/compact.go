@@ -71,8 +71,22 @@ func (s *Store) compactIfDue() {
 	}
 }
 
+// putBack puts a copy of the file at the path if the file was removed, and returns
+// ErrGone if the open file, or the copy, is not there. Close calls it last.
+func (s *Store) putBack() error {
+	m := &s.maintenance
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = true
+	var err error
+	if errors.Is(s.InPlace(), fs.ErrNotExist) {
+		err = s.compactLocked()
+	}
+	return errors.Join(err, s.InPlace())
+}
+
 func (s *Store) compactLocked() error {
-	err := s.copyAndReplaceLocked()
+	err := s.copyAndReplaceLocked(nil)
 	if err != nil && !errors.Is(err, ErrClosed) {
 		err = fmt.Errorf("stint: compact %s: %w", s.path, err)
 	}
@@ -82,7 +96,9 @@ func (s *Store) compactLocked() error {
 	return s.record(&s.stats.compactions, 1, err)
 }
 
-func (s *Store) copyAndReplaceLocked() (err error) {
+// copyAndReplaceLocked puts a copy in the place of the file. fill, which may be nil,
+// adds to the complete copy first.
+func (s *Store) copyAndReplaceLocked(fill func(target *boltfile.File) error) (err error) {
 	if s.readOnly {
 		return errors.New("it was opened read-only")
 	}
@@ -117,10 +133,14 @@ func (s *Store) copyAndReplaceLocked() (err error) {
 	if err := s.write((*boltfile.File).EmptyLog); err != nil {
 		return err
 	}
-	if err := s.copyJournal(target); err != nil {
-		return err
+	err = s.copyJournal(target)
+	if err == nil && fill != nil {
+		err = fill(target)
 	}
-	if err := target.DB.Sync(); err != nil {
+	if err == nil {
+		err = target.DB.Sync()
+	}
+	if err != nil {
 		return err
 	}
 	target.DB.NoSync = false
@@ -145,7 +165,7 @@ func (s *Store) divertSaves(divert bool) {
 // giveUp returns why a compaction must not go on, or nil.
 func (s *Store) giveUp() error {
 	switch {
-	case s.stopping():
+	case s.stopping() && !s.maintenance.last:
 		return errStopped
 	case s.journal.is((*journalState).outpacedLocked):
 		return errOutpaced

@@ -1,5 +1,5 @@
-// Package boltstore is the store of a limiter in one bbolt file: open, save,
-// load, list, checkpoint, sweep, compact, names and snapshot.
+// Package boltstore is the store of a limiter in one bbolt file: open, save, load,
+// list, checkpoint, sweep, compact, merge, names and snapshot.
 //
 // What stint.OpenBolt returns is a thin layer over a Store, and package dbfile
 // has the rest of it for the command. A Store knows numbers, ids and TATs, and
@@ -13,7 +13,8 @@
 // In the background, or from Maintain, a Store maintains its file in small
 // steps, with saves between them. A checkpoint applies the journal
 // (checkpoint.go). The sweep deletes full buckets and fills the Bloom filter
-// (sweep.go). A compaction removes free pages (compact.go).
+// (sweep.go). A compaction removes free pages (compact.go), and a merge also adds
+// entries to the copy (merge.go).
 //
 // What it guarantees: a Save happens as a whole or not at all, and is durable
 // when it returns nil. A Load returns what was last saved. A call that meets

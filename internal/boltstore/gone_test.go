@@ -155,14 +155,35 @@ func TestFileTakenAway(t *testing.T) {
 		},
 		"closed": func(t *testing.T, s *Store, want map[Key]int64) {
 			require.NoError(t, os.Remove(s.path))
-			require.ErrorIs(t, s.Close(), ErrGone)
+			require.ErrorIs(t, s.Save(saved), ErrGone)
+			require.NoError(t, s.Close())
 			require.ErrorIs(t, s.Save(nil), ErrClosed)
+			require.Empty(t, temporaries(t, s))
+			got, err := found(t, s.path)
+			require.NoError(t, err)
+			require.Equal(t, with(want, saved...), got)
+		},
+		"closed, and nothing was written": func(t *testing.T, s *Store, want map[Key]int64) {
+			require.NoError(t, s.Close())
+			s, err := Open(s.path, storeNames, Options{})
+			require.NoError(t, err)
+			require.NoError(t, os.Remove(s.path))
+			require.NoError(t, s.Close())
+			got, err := found(t, s.path)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		},
+		"closed, and it cannot be put back": func(t *testing.T, s *Store, want map[Key]int64) {
+			require.NoError(t, os.RemoveAll(filepath.Dir(s.path)))
+			err := s.Close()
+			require.ErrorIs(t, err, ErrGone)
+			require.ErrorIs(t, err, fs.ErrNotExist)
 			require.NoFileExists(t, s.path)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, want := openLogged(t)
-			s.maintenance.notCompacted = time.Now() // the background leaves it to the test
+			s.maintenance.notCompacted = time.Now().Add(time.Hour) // the background leaves it to the test
 			want = with(want, numbered(1, 0, 2000)...)
 			fill(t, s, 2000)
 			logged := entry(Key{1, "logged"}, 1<<60)
@@ -175,7 +196,7 @@ func TestFileTakenAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := openLogged(t)
-			s.maintenance.notCompacted = time.Now()
+			s.maintenance.notCompacted = time.Now().Add(time.Hour)
 			require.NoError(t, os.Remove(s.path))
 			require.ErrorIs(t, s.Save(nil), fs.ErrNotExist)
 			links := 0

@@ -298,6 +298,10 @@ func requireCrash(t testing.TB, s *Store, want map[Key]int64) {
 	require.Equal(t, want, got)
 }
 
+// overdueLocked reports whether a checkpoint is due that the background, which may
+// be late, has not begun. Saves do not wait for a checkpoint before it has begun.
+func overdueLocked(j *journalState) bool { return !j.checkpointing && j.dueLocked() }
+
 // setMost makes a checkpoint due when the index has this size.
 func (s *Store) setMost(most int64) {
 	s.journal.mu.Lock()

@@ -50,15 +50,14 @@ func (s *Store) All(name uint16) iter.Seq2[format.Entry, error] {
 func (j *journalState) of(name uint16) []format.Entry {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	newest := make(map[string]int64)
-	for e := range j.allLocked() {
-		if e.Name == name && !e.Entry().IsTime() {
-			newest[string(e.ID)] = e.TAT
+	var entries []format.Entry
+	for raw := range j.allLocked() {
+		if raw.Name != name {
+			continue
 		}
-	}
-	entries := make([]format.Entry, 0, len(newest))
-	for id, tat := range newest {
-		entries = append(entries, format.Entry{Name: name, ID: id, TAT: tat})
+		if e := raw.Entry(); !e.IsTime() {
+			entries = append(entries, e)
+		}
 	}
 	slices.SortFunc(entries, format.Entry.CompareStored)
 	return entries

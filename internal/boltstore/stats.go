@@ -11,8 +11,7 @@ import (
 	"github.com/stint-go/stint/internal/since"
 )
 
-// FileStats describe the file, and what was done for it since it was opened. The
-// root package has the same struct.
+// FileStats describe the file, and what was done for it since it was opened.
 type FileStats struct {
 	Format      int
 	Bytes       int64

@@ -36,6 +36,7 @@ type Options struct {
 	LockTimeout time.Duration
 	ReadOnly    bool
 	MustExist   bool         // do not make a file
+	NamesLater  bool         // a file that is there gets no labels before Declare
 	MaxResident int          // most buckets in memory; 0 means half a million
 	FS          *boltfile.FS // nil means boltfile.OS()
 }
@@ -56,6 +57,7 @@ type Store struct {
 	filter atomic.Pointer[bloom.Filter] // all keys in the file; nil until complete
 	next   atomic.Pointer[bloom.Filter] // filled by the sweep
 	now    atomic.Int64                 // time of the last Maintain
+	wrote  atomic.Bool                  // something was written to the file, or tried to be
 
 	closing  sync.Once
 	closeErr error
@@ -86,7 +88,7 @@ func SetAside(path string, found os.FileInfo,
 
 // Open opens the file, and adds the labels that it does not have. If there is
 // no file, it makes one with mode 0600. A crash before the new file is complete
-// leaves no file.
+// leaves no file. A file that is refused keeps each of its bytes.
 func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 	path, err := Resolve(path)
 	if err != nil {
@@ -114,7 +116,7 @@ func Open(path string, labels map[uint16]string, o Options) (*Store, error) {
 		}
 	}
 	if err == nil {
-		err = s.enter(labels, false, o.ReadOnly)
+		err = s.enter(labels, false, o.ReadOnly || o.NamesLater)
 	}
 	if err != nil {
 		s.inUse.file.Close()
@@ -201,6 +203,7 @@ func (s *Store) write(fn func(f *boltfile.File) error) error {
 		if s.readOnly {
 			return fmt.Errorf("stint: %s was opened read-only", s.path)
 		}
+		s.wrote.Store(true)
 		return s.noteBroken(fn(f))
 	})
 }
@@ -262,21 +265,25 @@ func (s *Store) Load(name uint16, id string) (tat int64, err error) {
 }
 
 // Close closes the file. It applies a short journal to the tree first, and
-// leaves a long one to the next Open. A second Close returns the same error.
+// leaves a long one to the next Open. If nothing was written since Open, it leaves
+// the file as it is: its caller may have refused it. If the file was removed, Close
+// puts a copy at the path. A second Close returns the same error.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
 		close(s.stop)
 		s.running.Wait()
 		short := s.journal.is(func(j *journalState) bool { return j.lenLocked() <= checkpointStep })
 		broken := s.use((*boltfile.File).Broken) != nil
-		if !s.readOnly && !broken {
+		if s.wrote.Load() && !broken {
 			if short {
 				s.closeErr = s.checkpoint()
 			}
 			// An empty log cannot be damaged. Damage to the last record of a log would
 			// look like a crash during that save.
 			s.closeErr = errors.Join(s.closeErr, s.write((*boltfile.File).EmptyLog))
-			s.closeErr = errors.Join(s.closeErr, s.InPlace()) // the next Open must find what was saved
+		}
+		if !s.readOnly && !broken {
+			s.closeErr = errors.Join(s.closeErr, s.putBack()) // the next Open must find what was saved
 		}
 		s.inUse.mu.Lock()
 		defer s.inUse.mu.Unlock()

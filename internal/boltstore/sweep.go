@@ -29,8 +29,10 @@ type maintenance struct {
 	mu           sync.Mutex
 	missed       atomic.Bool // a sweep found mu locked and did nothing
 	pass         sweepPass
+	part         int       // of the journal's index at which dropPassedLocked goes on
 	compactMin   int64     // size from which the file is compacted
 	notCompacted time.Time // last failure of a compaction
+	last         bool      // no caller waits for the background to stop
 }
 
 // sweepPass is the position of the sweep in the file.
@@ -65,6 +67,9 @@ func (s *Store) sweep(now int64) error {
 		return nil // the flusher, which calls this, does not wait
 	}
 	defer s.maintenance.mu.Unlock()
+	if err := s.dropPassedLocked(now); err != nil {
+		return s.record(&s.stats.swept, 0, fmt.Errorf("sweep: %w", err))
+	}
 	steps := 1
 	for i := 0; i < steps && (i == 0 || !s.journal.is((*journalState).outpacedLocked)); i++ {
 		if f := s.filter.Load(); f == nil || f.Overfull() {
@@ -82,6 +87,74 @@ func (s *Store) sweep(now int64) error {
 		}
 	}
 	return nil
+}
+
+// dropShare is the part of the journal's index that one sweep looks through, and
+// dropLeast the least number of chunks. dropStep is the number of buckets that one
+// lock of the journal covers.
+const (
+	dropShare = 8
+	dropLeast = 2
+	dropStep  = 512
+)
+
+// dropPassedLocked lets the journal's index go of buckets that are full at now,
+// unless the tree has a later TAT. So the index is as long as what lives, a
+// checkpoint writes only that, and the length of the records makes it due. The
+// records stay in the file until then: the next Open reads them again, in their
+// order, and the last one of such a bucket is one that has passed.
+func (s *Store) dropPassedLocked(now int64) error {
+	m, j := &s.maintenance, &s.journal
+	j.mu.RLock()
+	chunks := j.fresh.Chunks()
+	if j.old != nil { // of a checkpoint that failed: it may have a later TAT
+		chunks = 0
+	}
+	j.mu.RUnlock()
+	var passed []format.Entry
+	for range min(chunks, max(dropLeast, chunks/dropShare)) {
+		m.part = (m.part + 1) % chunks
+		j.mu.RLock()
+		passed = j.fresh.Passed(passed[:0], m.part, now)
+		j.mu.RUnlock()
+		var err error
+		if passed, err = s.passedInTree(passed, now); err != nil {
+			return err
+		}
+		for step := range slices.Chunk(passed, dropStep) {
+			j.mu.Lock()
+			for _, e := range step {
+				j.fresh.Drop(e.Name, e.ID, now)
+			}
+			j.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// passedInTree returns the buckets of which the tree has nothing that is later than
+// now. The caller holds maintenance.mu, so the tree stays as it is: a save goes
+// straight to the tree only if the journal is empty.
+func (s *Store) passedInTree(entries []format.Entry, now int64) (passed []format.Entry, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		passed = slices.DeleteFunc(entries, func(e format.Entry) bool {
+			if e.IsTime() {
+				return true
+			}
+			b := tx.Bucket(format.BucketOf(e.Name))
+			if b == nil {
+				return false
+			}
+			key := format.EncodeID(e.ID)
+			if s.inUse.file.Check.Key(b, key) != nil {
+				return true // damaged: a load must not find it
+			}
+			v := b.Get(key)
+			return v != nil && (len(v) != 8 || int64(binary.BigEndian.Uint64(v)) > now)
+		})
+		return nil
+	})
+	return passed, err
 }
 
 func (s *Store) sweepStepLocked(now int64) (deleted int64, done bool, err error) {

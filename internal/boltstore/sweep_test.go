@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
@@ -212,4 +213,65 @@ func TestLoadUnknownID(t *testing.T) {
 		wrong += reads(fmt.Sprint("unknown", i))
 	}
 	require.Less(t, wrong, 15)
+}
+
+// The journal's index lets go of buckets that have passed, unless the tree, or a
+// checkpoint that failed, has a later TAT of them. No load and no crash shows it.
+func TestSweepDropsPassed(t *testing.T) {
+	t.Parallel()
+	s := openStore(t, storePath(t))
+	const n, now = 1000, 1 << 30
+	inTree := numbered(1, now, n) // each later than now
+	s.put(t, inTree...)
+	require.NoError(t, s.checkpoint())
+	s.together()
+	var deleted []format.Entry
+	for _, e := range inTree[:n/2] {
+		deleted = append(deleted, entry(keyOf(e), 0))
+	}
+	s.put(t, deleted...)
+	passed := numbered(2, 1, n) // ids of which the tree has nothing
+	s.put(t, passed...)
+	hold := entry(Key{format.Holds, "1:held"}, now+1)
+	s.put(t, hold)
+	want := with(with(nil, inTree[n/2:]...), hold)
+	kept := int64(n/2 + 1) // what was deleted from the tree, and the hold
+	drop := func(of *Store) {
+		for range 100 {
+			of.maintenance.mu.Lock()
+			require.NoError(t, of.dropPassedLocked(now))
+			of.maintenance.mu.Unlock()
+		}
+	}
+	drop(s)
+	require.Equal(t, kept, s.Stats().Journaled)
+	for _, e := range deleted {
+		require.Zero(t, load(t, s, keyOf(e)))
+	}
+	next := openStore(t, crash(t, s))
+	next.now.Store(now)
+	require.EqualValues(t, kept+n, next.Stats().Journaled, "the file has the records")
+	require.NoError(t, next.checkpoint())
+	next.sameAs(t, want)
+
+	inOld := entry(Key{3, "in the failed checkpoint"}, now+1)
+	s.put(t, inOld)
+	restore := failCommits(s.inUse.file, func([]byte, int64) (int, error) { return 0, errFault })
+	require.ErrorIs(t, s.checkpoint(), errFault)
+	restore()
+	s.journal.mu.Lock()
+	s.journal.retry = time.Now().Add(time.Hour) // not yet in the background
+	s.journal.mu.Unlock()
+	deleted = []format.Entry{entry(keyOf(inOld), 0)}
+	for _, e := range inTree[n/2:] {
+		deleted = append(deleted, entry(keyOf(e), 0))
+	}
+	s.put(t, deleted...)
+	drop(s)
+	for _, e := range append(inTree, inOld) {
+		require.Zero(t, load(t, s, keyOf(e)))
+	}
+	require.NoError(t, s.checkpoint())
+	require.NoError(t, s.checkpoint())
+	s.sameAs(t, with(nil, hold), keyOf(inOld))
 }

@@ -30,9 +30,9 @@ type Cache struct {
 
 // New returns a Cache with the rules of limits in force. It does not
 // flush by itself until Start.
-func New(o Options, limits Limits) *Cache {
+func New(o Options, limits *Limits) *Cache {
 	c := &Cache{}
-	c.directory.init(limits, o.MaxResident)
+	c.directory.init(limits, o.Clock, o.MaxResident)
 	c.flusher = newFlusher(&c.directory, o)
 	c.flusher.forAll.run, c.flusher.forSpace.run = c.flusher.flushAndWait, c.flusher.makeSpace
 	c.commits = groupcommit.New(o.Timeout, renewalPause, &c.flusher.mu, c.save)
@@ -40,22 +40,15 @@ func New(o Options, limits Limits) *Cache {
 }
 
 // Begin lets the clock go on from the store's time if the wall clock is wrong,
-// and puts the holds of the store in force. If the clock was ahead when the
-// buckets were saved, and is correct by now, it moves the holds and the buckets
-// of names back: see moveBack. move returns where the TAT of a bucket moves to, or
-// false if it stays; back is the earlier TAT, or 0 if that has passed. wrong is by
-// how much the wall clock is off, if it is not trusted.
-func (c *Cache) Begin(
-	names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
-) (wrong time.Duration, err error) {
-	wrong, back, err := c.flusher.store.BeginClock(c.flusher.clock)
+// and puts the holds of the store in force. It writes nothing. wrong is by how much
+// the wall clock is off, if it is not trusted. If back is more than 0, the clock was
+// ahead when the buckets were saved, and is correct by now: MoveBack comes next.
+func (c *Cache) Begin() (wrong, back time.Duration, err error) {
+	wrong, back, err = c.flusher.store.BeginClock(c.flusher.clock)
 	if err = errors.Join(err, c.restoreHolds()); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	if back > 0 {
-		c.moveBack(int64(back), names, move)
-	}
-	return wrong, nil
+	return wrong, back, nil
 }
 
 // restoreHolds puts the holds of the store in force.
@@ -81,7 +74,10 @@ func (c *Cache) restoreHolds() error {
 }
 
 // Start lets the Cache flush once in each interval. Call it after Begin.
-func (c *Cache) Start() { go c.flusher.run() }
+func (c *Cache) Start() {
+	c.flusher.awaitChange()
+	go c.flusher.run()
+}
 
 // Close ends decisions, saves every bucket as it is, and does not use the store
 // afterwards. A second Close returns what the first did.
@@ -89,33 +85,14 @@ func (c *Cache) Close() error {
 	c.closing.Do(func() {
 		close(c.flusher.stop)
 		<-c.flusher.stopped
-		c.SetLimits(nil, func(s *Shard) { s.Limits = nil })
+		c.ReplaceLimits(nil)
 		c.commits.Close()
-		_, c.closeErr = c.flusher.flush(true)
+		_, c.closeErr = c.flusher.flush(true, 0)
 		c.flusher.mu.Lock()
 		defer c.flusher.mu.Unlock()
 		c.flusher.closed = true
 	})
 	return c.closeErr
-}
-
-// Load returns the TAT that the store has for a bucket.
-func (c *Cache) Load(name uint16, id string) (tat int64, err error) {
-	c.loads.Add(1)
-	tat, err = c.flusher.store.Load(name, id)
-	was := c.loadFailure.Load()
-	if err == nil {
-		if was != nil {
-			c.loadFailure.CompareAndSwap(was, nil)
-		}
-		return tat, nil
-	}
-	is := &since.Failure{Err: err, Since: time.Unix(0, c.flusher.clock.Now())}
-	if was != nil {
-		is.Since = was.Since
-	}
-	c.loadFailure.CompareAndSwap(was, is) // unless another load has ended since
-	return 0, fmt.Errorf("stint: %w", err)
 }
 
 // Held calls f with each bucket that is held or has a queue, until f returns false.
@@ -141,7 +118,7 @@ func (c *Cache) Held(f func(key Key, until int64, waiting int) bool) {
 				found = append(found, h)
 			}
 		}
-		s.Mu.Unlock()
+		s.Unlock()
 		for _, h := range found {
 			if !f(h.key, h.until, h.waiting) {
 				return
@@ -210,23 +187,24 @@ func (c *Cache) Health() []error {
 	return errs
 }
 
-// moveBack moves all holds, and the buckets of names, back in time, because the
+// MoveBack moves all holds, and the buckets of names, back in time, because the
 // clock was ahead when they were saved, and is correct by now, so that
 // they last no longer than they would have. If more buckets than MaxResident
-// are not full, the others stay.
+// are not full, the others stay. move returns where the TAT of a bucket moves to, or
+// false if it stays; back is the earlier TAT, or 0 if that has passed.
 //
 // A crash may come at any time, and nothing may be moved twice. So the first save
 // says that holds and buckets are about to be moved, and the second, which moves
 // them, also changes the time of the last save.
-func (c *Cache) moveBack(
-	by int64, names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
+func (c *Cache) MoveBack(
+	by time.Duration, names []uint16, move func(key Key, tat, back int64) (to int64, moves bool),
 ) {
 	f := c.flusher
 	now := f.clock.Now()
 	var changes []format.Entry
 	c.Each(func(s *Shard) {
 		for key, g := range s.gates {
-			to := movedBack(g.Hold, now, by)
+			to := movedBack(g.Hold, now, int64(by))
 			changes = append(changes, holdEntry(key, to))
 			g.Hold, g.unsaved = max(1, to), true
 			g.saved = g.Hold // comes back if the commit of a hold fails
@@ -237,7 +215,7 @@ func (c *Cache) moveBack(
 			if err != nil || int64(len(changes)) >= f.resident {
 				break // the others are cut down when they are loaded
 			}
-			if to, moves := move(Key{e.Name, e.ID}, e.TAT, movedBack(e.TAT, now, by)); moves {
+			if to, moves := move(Key{e.Name, e.ID}, e.TAT, movedBack(e.TAT, now, int64(by))); moves {
 				e.TAT = to
 				changes = append(changes, e)
 			}

@@ -1,13 +1,13 @@
 package cache
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
@@ -47,50 +47,38 @@ import (
 // than tokens come back.
 const renewalPause = 5 * time.Millisecond
 
-// levelOf returns the level of a rule.
-func (c *Cache) levelOf(limits Limits, rule uint32) Level {
-	level, _ := limits.Rule(rule)
-	return cmp.Or(level, c.flusher.level)
-}
-
-// levelFor returns the level of a change to a bucket with a rule. A given
+// levelFor returns the level of a change to a bucket. A given
 // limit has no lease, because leases in the file are of the bucket's rule.
-func (c *Cache) levelFor(ch *Change, rule uint32) Level {
-	if ch.Given == 0 {
-		return c.levelOf(ch.Shard.Limits, rule)
-	}
-	if ch.Given == Leased {
-		return Synced
+func (c *Cache) levelFor(ch *Change, b table.Slot) gcra.Level {
+	switch ch.Given {
+	case 0:
+		return ch.Shard.ruleOf(b).Level.Or(c.flusher.level)
+	case gcra.Leased:
+		return gcra.Synced
 	}
 	return ch.Given
-}
-
-// leaseOf returns the leases of a bucket.
-func (s *Shard) leaseOf(b table.Slot) *Lease {
-	_, lease := s.Limits.Rule(b.Rule())
-	return lease
 }
 
 // needLocked returns the TAT that the store must get for a changed bucket, and
 // when. A TAT of 0 deletes the bucket.
 func (c *Cache) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when need) {
 	s := ch.Shard
-	level := c.levelFor(ch, b.Rule())
+	level := c.levelFor(ch, b)
 	tail := s.TailLocked(b)
 	durable := needNone
-	if level >= Leased {
+	if level >= gcra.Leased {
 		durable = needFirst
 	}
 	switch {
 	case tail <= now:
 		return 0, durable
-	case level != Leased:
+	case level != gcra.Leased:
 		return tail, durable
 	case tail != ch.To: // there is a queue
-		_, tat = s.leaseOf(b).of(tail)
+		_, tat = s.ruleOf(b).Lease.Of(tail)
 		return tat, needFirst
 	}
-	return s.leaseOf(b).renew(ch.From, ch.To, b.Meta())
+	return renew(&s.ruleOf(b).Lease, ch.From, ch.To, b.Meta())
 }
 
 // If the caller must wait, SubmitLocked puts the changes of one call into one commit,
@@ -99,14 +87,14 @@ func (c *Cache) needLocked(ch *Change, b table.Slot, now int64) (tat int64, when
 // renews the leases that are due, and returns nil. The shards of all changes are
 // locked, and their buckets have the new TATs.
 func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
-	most, least, strictest := needNone, Synced, Memory
+	most, least, strictest := needNone, gcra.Synced, gcra.Memory
 	for i := range changes {
 		ch := &changes[i]
 		b, changed := ch.changedLocked()
 		if !changed {
 			continue
 		}
-		level := c.levelFor(ch, b.Rule())
+		level := c.levelFor(ch, b)
 		if ch.Given != 0 {
 			ch.keepGivenLocked(b, level)
 		}
@@ -114,7 +102,7 @@ func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
 		_, when := c.needLocked(ch, b, now)
 		most = max(most, when)
 	}
-	if least < Leased && strictest >= Leased {
+	if least < gcra.Leased && strictest >= gcra.Leased {
 		most = needFirst
 	}
 	if most != needFirst {
@@ -137,7 +125,7 @@ func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
 			put := *ch
 			if most == needSoon { // the caller has its answer: nothing to undo
 				put = renewalOf(ch.Shard, ch.Hash, b)
-			} else if ch.Stays {
+			} else if ch.SurvivesFailure {
 				put.From = put.To
 			}
 			c.putLocked(in, &put, b, tat)
@@ -149,14 +137,40 @@ func (c *Cache) SubmitLocked(changes []Change, now int64) *Batch {
 	return in
 }
 
+// Due returns the instant of a turn, at which its tokens are taken, and the time until
+// its request may go, which a hold can put off. If the caller will sleep until then,
+// sooner has a value once the turn comes sooner. The turns that have come leave the
+// queue, so that the first one that is left hears of it.
+func (c *Cache) Due(key Key, turn *queue.Turn, sleeps bool) (at int64, delay time.Duration, sooner <-chan struct{}) {
+	s, h := c.shardOf(key)
+	s.Lock()
+	defer s.Unlock()
+	now := c.flusher.clock.Now()
+	g, end := s.GateLocked(key), turn.At
+	if g != nil {
+		end = max(end, g.Hold)
+	}
+	delay = max(0, time.Duration(end-now))
+	if sleeps {
+		if i, ok := s.findLocked(key, h); ok && g != nil {
+			s.AdvanceLocked(s.At(i), g, now)
+		}
+		if delay > 0 && turn.Sooner == nil {
+			turn.Sooner = make(chan struct{}, 1)
+		}
+		turn.Seen = turn.At
+	}
+	return turn.At, delay, turn.Sooner
+}
+
 // Cancel takes a turn out of the queue of a bucket, if it has not come, and
 // reports whether it was charged before: false if a reset has emptied the
 // queue. If the level is Leased or Synced, the caller waits for the commit that
 // Cancel returns.
-func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in *Batch) {
+func (c *Cache) Cancel(key Key, turn *queue.Turn, given gcra.Level) (charged bool, in *Batch) {
 	s, h := c.shardOf(key)
 	s.Lock()
-	defer s.Mu.Unlock()
+	defer s.Unlock()
 	g := s.GateLocked(key)
 	i, resident := s.findLocked(key, h)
 	if g == nil || !resident {
@@ -165,7 +179,8 @@ func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in
 	now := c.flusher.clock.Now()
 	b := s.At(i)
 	s.AdvanceLocked(b, g, now)
-	if g.Queue.Leave(turn) {
+	if g.leaveLocked(turn, b.TAT(), now) {
+		s.AdvanceLocked(b, g, now) // the turns that moved up may have come
 		s.MarkDirty(i)
 		in = c.cancelLocked(s, h, b, now, given)
 	}
@@ -175,12 +190,12 @@ func (c *Cache) Cancel(key Key, turn *queue.Turn, given Level) (charged bool, in
 
 // cancelLocked is called after a turn has left the queue of the bucket in b. It
 // puts the bucket into a commit if the level is Leased or Synced.
-func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, given Level) *Batch {
+func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, given gcra.Level) *Batch {
 	if s.Limits == nil || b.Rule() == 0 && given == 0 {
 		return nil
 	}
 	if p := s.pendingLocked(b); p != nil {
-		p.kept = true
+		p.survivesFailure = true
 	}
 	b.Clear(table.Covered) // the lease in the store was for the queue with the turn
 	ch := Change{Key: slotKey(b), Shard: s, Hash: hash, From: b.TAT(), To: b.TAT(), Given: given}
@@ -194,40 +209,39 @@ func (c *Cache) cancelLocked(s *Shard, hash uint64, b table.Slot, now int64, giv
 	return in
 }
 
-// HoldLocked sets the end of a hold, and returns it with the commit that makes
-// it durable, or with nil if there is nothing to change. If extend is set, a
-// later end stays, and an end that has passed means no hold.
-func (c *Cache) HoldLocked(ch *Change, end int64, extend bool) (until int64, in *Batch) {
-	s, now := ch.Shard, c.flusher.clock.Now()
-	held := int64(0)
-	g := s.GateLocked(ch.Key)
+// Hold sets the end of a hold, and returns it with the commit that makes
+// it durable, or with nil if there is nothing to change. An end that has passed
+// means no hold. If extend is set, a later end stays. A hold needs no bucket, and the
+// bucket of a key that has no rule any more can still be held if it is in memory.
+func (c *Cache) Hold(key Key, end int64, extend bool) (until int64, in *Batch, err error) {
+	b, err := c.lockOne(key, Never)
+	if err != nil {
+		return 0, nil, err
+	}
+	s := b.Shard
+	defer s.Unlock()
+	now, held := c.flusher.clock.Now(), int64(0)
+	g := b.GateLocked()
 	if g != nil && g.Hold > now {
 		held = g.Hold
 	}
 	if extend {
-		if end = max(end, held); end <= now {
-			end = 0
-		}
+		end = max(end, held)
+	}
+	if end <= now {
+		end = 0
 	}
 	if extend && end == 0 || end == held && (g == nil || g.savedLocked()) {
-		return end, nil
+		return end, nil, nil
 	}
-	g = s.makeGateLocked(ch.Key, ch.Hash)
-	if i, ok := s.findLocked(ch.Key, ch.Hash); ok {
-		b := s.At(i)
-		s.AdvanceLocked(b, g, now)
-		ch.From, ch.To = b.TAT(), b.TAT()
+	g = s.makeGateLocked(key, b.Hash)
+	ch := Change{Key: key, Shard: s, Hash: b.Hash}
+	if b.Resident {
+		slot := s.At(b.index)
+		s.AdvanceLocked(slot, g, now)
+		ch.From, ch.To = slot.TAT(), slot.TAT()
 	}
-	return end, c.holdLocked(ch, g, end, now, false)
-}
-
-// ResetLocked is SubmitLocked for the change of a reset, which also ends the hold
-// of the bucket.
-func (c *Cache) ResetLocked(ch Change, now int64) *Batch {
-	if g := ch.Shard.GateLocked(ch.Key); g != nil && (g.Hold != 0 || !g.savedLocked()) {
-		return c.holdLocked(&ch, g, 0, now, true)
-	}
-	return c.SubmitLocked([]Change{ch}, now)
+	return end, c.holdLocked(&ch, g, end, now, false), nil
 }
 
 // holdLocked puts a hold in force, and into a commit. The same commit saves the
@@ -268,16 +282,16 @@ func (ch *Change) keepLocked() {
 	}
 	if i, ok := ch.Shard.findLocked(ch.Key, ch.Hash); ok {
 		if p := ch.Shard.pendingLocked(ch.Shard.At(i)); p != nil {
-			p.kept = true
+			p.survivesFailure = true
 		}
 	}
 }
 
 // keepGivenLocked marks a bucket that was changed under a given limit. So a
 // flush saves it at the level of that limit, not at that of the bucket's rule.
-func (ch *Change) keepGivenLocked(b table.Slot, level Level) {
+func (ch *Change) keepGivenLocked(b table.Slot, level gcra.Level) {
 	b.Clear(table.Covered) // the lease is of the bucket's rule
-	if level > Memory {
+	if level > gcra.Memory {
 		b.Set(table.Flush)
 		i, _ := ch.Shard.findLocked(ch.Key, ch.Hash)
 		ch.Shard.MarkDirty(i)
@@ -326,13 +340,13 @@ func renewalOf(s *Shard, hash uint64, b table.Slot) Change {
 // that. If half of the lease is left then, it puts the next one into a batch. Until
 // the commit, the half that is left covers what the bucket spends. late says that
 // the caller should yield to the committer.
-func (c *Cache) SpendLeasedLocked(s *Shard, i uint32, hash uint64, lease *Lease, to int64) (covered, late bool) {
+func (c *Cache) SpendLeasedLocked(s *Shard, i uint32, hash uint64, lease *gcra.Lease, to, now int64) (covered, late bool) {
 	b := s.At(i)
-	next, when := lease.renew(b.TAT(), to, b.Meta())
+	next, when := renew(lease, b.TAT(), to, b.Meta())
 	if when == needFirst {
 		return false, false
 	}
-	s.Write(i, to)
+	s.SpendLocked(i, to, now)
 	if when == needSoon {
 		in, ch := c.commits.Lock(false), renewalOf(s, hash, b)
 		c.putLocked(in, &ch, b, next)
@@ -361,7 +375,7 @@ func (c *Cache) putHoldLocked(in *Batch, ch *Change, g *Gate) {
 	g.commits++
 }
 
-// Await waits for a commit. It returns nil or ErrNotDurable, also when ctx
+// Await waits for a commit. It returns nil or ErrNotDurable, even when ctx
 // ends. The caller has waited since begun, which counts towards
 // Options.Timeout.
 func (c *Cache) Await(ctx context.Context, begun time.Time, in *Batch) error {
@@ -402,7 +416,7 @@ func (c *Cache) save(in *Batch) error {
 		} else {
 			c.finishLocked(ch, in, now, err)
 		}
-		ch.Shard.Mu.Unlock()
+		ch.Shard.Unlock()
 	}
 	clear(w.saves)
 	clear(w.changes)
@@ -419,7 +433,7 @@ func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	}
 	b := s.At(i)
 	if err != nil {
-		s.failLocked(ch, i)
+		s.failLocked(ch, i, now)
 	}
 	if ch.Turns != nil {
 		g := s.gateOfLocked(b)
@@ -430,14 +444,14 @@ func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	if p == nil || p.batch != in {
 		return // a later commit has the bucket
 	}
-	if err != nil && !p.kept && b.TAT() == ch.To {
+	if err != nil && !p.survivesFailure && b.TAT() == ch.To {
 		g := s.gateOfLocked(b)
 		b.SetTAT(p.undone(ch, g))
 		if len(p.limits) > ch.limits {
 			b.Set(table.Uncut)
 		}
 		if g != nil {
-			g.Queue.Put(ch.Turns)
+			g.Queue.Put(ch.Turns, b.TAT(), max(now, g.Hold), g.rate)
 		}
 	}
 	if p.entries--; p.entries > 0 {
@@ -458,20 +472,20 @@ func (c *Cache) finishLocked(ch *Change, in *Batch, now int64, err error) {
 	default: // the store has a lease, so the exact TAT is unsaved
 		s.MarkDirty(i)
 	}
-	if tat != 0 && b.Rule() > NoLease && c.levelOf(s.Limits, b.Rule()) == Leased {
+	if r := s.ruleOf(b); tat != 0 && r.Limited() && r.Level.Or(c.flusher.level) == gcra.Leased {
 		s.coverLocked(b, tail, tat)
 	}
 }
 
 // failLocked notes that the store may or may not have a change. Its decision no
 // longer counts as allowed, and its turn leaves the queue.
-func (s *Shard) failLocked(ch *Change, i uint32) {
+func (s *Shard) failLocked(ch *Change, i uint32, now int64) {
 	b := s.At(i)
 	if ch.Counted > 0 {
 		s.CountLocked(ch.Key.Name)[0] -= uint64(ch.Counted)
 	}
 	if g := s.gateOfLocked(b); g != nil && ch.Turn != nil {
-		g.Queue.Leave(ch.Turn)
+		g.leaveLocked(ch.Turn, b.TAT(), now)
 	}
 	b.Set(table.Stored)
 	if !ch.renewal { // otherwise half a lease still covers the bucket
@@ -482,7 +496,7 @@ func (s *Shard) failLocked(ch *Change, i uint32) {
 
 // coverLocked notes that the store has a TAT, maybe a lease, for a bucket.
 func (s *Shard) coverLocked(b table.Slot, tail, stored int64) {
-	switch half, next := s.leaseOf(b).of(tail); stored {
+	switch half, next := s.ruleOf(b).Lease.Of(tail); stored {
 	case next:
 		b.Set(table.Covered | table.Ahead)
 	case half:
@@ -503,6 +517,9 @@ func (s *Shard) finishHoldLocked(ch *Change, in *Batch, now int64, err error) {
 		g.unsaved = g.Hold != g.saved
 	case newest:
 		g.Hold, g.unsaved = g.saved, true
+		if i, ok := s.findLocked(ch.Key, ch.Hash); ok && g.Queue.Delay(g.Hold) { // it was shorter for a while
+			s.MarkDirty(i)
+		}
 	}
 	if g.commits == 0 {
 		g.newest = nil
@@ -518,7 +535,7 @@ func (p *pending) undone(ch *Change, g *Gate) int64 {
 	for _, c := range p.limits[ch.limits:] {
 		if c.noQueue && ch.Turns != nil {
 			var waited queue.Queue
-			waited.Put(ch.Turns)
+			waited.Put(ch.Turns, tat, 0, g.rate)
 			tat, ch.Turns = waited.Tail(tat, g.rate), nil
 		}
 		tat = c.convert(tat)

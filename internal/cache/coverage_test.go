@@ -1,69 +1,110 @@
 package cache
 
 import (
-	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/stint-go/stint/internal/calendar"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
-// FuzzLease: a lease covers the TAT, and is at most an eighth of τ ahead.
-func FuzzLease(f *testing.F) {
-	const century = math.MaxInt64 - EndOfTime
-	for _, tolerance := range []int64{0, 1, 15, 16, 17, 1e9, 10800e9, 100 * 3600e9, century - 1, century} {
-		for _, tat := range []int64{0, 1, 1e9, 1_767_225_600e9, 1_800_000_000e9 + 1, EndOfTime - 1, EndOfTime, EndOfTime + 1, math.MaxInt64} {
-			f.Add(tolerance, tat)
+// spends returns how many spends of one token each wait for a commit, and how many
+// commits they make, until a bucket is empty, if each commit has ended before the
+// next spend.
+func spends(lease gcra.Lease, tokens, interval int64) (waits, commits int64) {
+	tat, flags := int64(1_800_000_000e9), uint64(0)
+	for range tokens {
+		to := tat + interval
+		stored, when := renew(&lease, tat, to, flags)
+		if when == needFirst {
+			waits++
 		}
+		if when != needNone {
+			commits++
+		}
+		if _, next := lease.Of(to); when != needNone && stored == next && next > to {
+			flags = table.Covered | table.Ahead
+		}
+		tat = to
 	}
-	f.Fuzz(func(t *testing.T, tolerance, tat int64) {
-		tolerance, tat = int64(uint64(tolerance)%(century+1)), tat&math.MaxInt64
-		lease := NewLease(tolerance)
-		end, next := lease.of(tat)
-		require.LessOrEqual(t, tat, end)
-		require.LessOrEqual(t, end, next)
-		require.LessOrEqual(t, next-tat, tolerance/8)
-		if next > end {
-			require.Zero(t, end%(next-end))
-			require.Less(t, end-tat, next-end)
-		}
-	})
+	return waits, commits
 }
 
-// How many spends of one token each wait for a commit until a bucket is empty, if
-// each commit has ended before the next spend: docs/choosing.md says it.
+func rollingLease(tolerance int64) gcra.Lease {
+	var r gcra.Rule
+	r.SetRolling(tolerance, 1, 1)
+	return r.Lease
+}
+
+func quotaLease(quota int64) gcra.Lease {
+	var r gcra.Rule
+	r.SetQuota(quota, calendar.Of(calendar.Day, nil, 0).Calendar())
+	return r.Lease
+}
+
+// docs/choosing.md says which small bursts wait.
 func TestSmallLeases(t *testing.T) {
-	waits := func(burst, interval int64) (n int) {
-		lease, tat, flags := NewLease(burst*interval), int64(1_800_000_000e9), uint64(0)
-		for range burst {
-			to := tat + interval
-			stored, when := lease.renew(tat, to, flags)
-			if when == needFirst {
-				n++
-			}
-			if _, next := lease.of(to); when != needNone && stored == next && next > to {
-				flags = table.Covered | table.Ahead
-			}
-			tat = to
-		}
-		return n
-	}
-	const calendar, rolling = 1, 60e9
+	const token, rolling = 1, 60e9
 	for burst := int64(1); burst <= 100; burst++ {
-		got, ofQuota := waits(burst, rolling), waits(burst, calendar)
+		waits, _ := spends(rollingLease(burst*rolling), burst, rolling)
 		switch {
 		case burst <= 8:
-			require.EqualValues(t, burst, got, burst)
+			require.Equal(t, burst, waits, burst)
 		case burst < 16:
-			require.Less(t, int64(got), burst, burst)
+			require.Less(t, waits, burst, burst)
 		default:
-			require.LessOrEqual(t, got, 1, burst)
+			require.LessOrEqual(t, waits, int64(1), burst)
 		}
-		if burst < 16 {
-			require.EqualValues(t, burst, ofQuota, burst)
-		} else {
-			require.LessOrEqual(t, ofQuota, 1, burst)
+		waits, _ = spends(quotaLease(burst), burst, token)
+		require.EqualValues(t, 1, waits, burst)
+	}
+}
+
+// A quota of the calendar withholds at most a hundredth of it after a crash, or one
+// token. Its leases are renewed more often than those of a rolling limit of the
+// same burst: here is how often, for a thousand spends.
+func TestQuotaLeases(t *testing.T) {
+	for quota := int64(1); quota < 100_000; quota += 1 + quota/50 {
+		lease := quotaLease(quota)
+		for used := range min(quota, 2+quota/100) {
+			if _, next := lease.Of(used); next-used > max(1, quota/100) {
+				t.Fatalf("of %d, %d are withheld", quota, next-used)
+			}
 		}
+	}
+	for _, c := range []struct{ quota, perThousand, rolling int64 }{
+		{100, 1000, 167}, {1000, 200, 17}, {10_000, 20, 2}, {100_000, 3, 1},
+	} {
+		n := max(1000, c.quota)
+		_, commits := spends(quotaLease(c.quota), n, 1)
+		require.InDelta(t, c.perThousand, commits*1000/n, 1, c.quota)
+		_, commits = spends(rollingLease(c.quota), n, 1)
+		require.InDelta(t, c.rolling, commits*1000/n, 2, c.quota)
+	}
+}
+
+// A spend waits for the store unless the store has the half lease that it ends in.
+func TestRenew(t *testing.T) {
+	lease := rollingLease(1600) // a half is 100
+	for _, c := range []struct {
+		from, to int64
+		flags    uint64
+		when     need
+	}{
+		{1010, 1020, table.Covered | table.Ahead, needNone},
+		{1010, 1020, table.Covered | table.Pending, needNone},
+		{1010, 1020, table.Covered, needSoon},
+		{1010, 1100, table.Covered, needSoon},
+		{1010, 1110, table.Covered | table.Ahead, needSoon},
+		{1010, 1110, table.Covered, needFirst},
+		{1010, 1110, table.Covered | table.Pending, needFirst},
+		{1010, 1210, table.Covered | table.Ahead, needFirst},
+		{1010, 1020, 0, needFirst},
+		{1010, 1020, table.Pending, needFirst},
+	} {
+		_, when := renew(&lease, c.from, c.to, c.flags)
+		require.Equal(t, c.when, when, "%+v", c)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -24,16 +25,18 @@ import (
 type directory struct {
 	lanes    lanes // of hot buckets
 	seed     maphash.Seed
+	clock    *clock.Clock
 	shift    uint          // from a hash to the index of its shard
 	resident atomic.Int64  // buckets in memory
 	saving   atomic.Uint64 // number of the save of a flush under way, as in table.SaveMask
 	hand     atomic.Uint32 // next shard that evict looks at
+	bell     *table.Bell   // rings for the first change after a quiet interval
 	evicted  atomic.Int64  // buckets so far
 	left     atomic.Int64  // buckets so far that were evicted, or full
 
 	classes [table.Classes]atomic.Pointer[[]Shard] // made at the first id of the class
 	mu      sync.Mutex                             // guards the making of classes, and limits
-	limits  Limits                                 // of new shards; nil once closed
+	limits  *Limits                                // of new shards; nil once closed
 	tallies sync.Map                               // of lanes: number of a Name → *tally
 
 	countsMu sync.Mutex       // guards counts
@@ -43,12 +46,12 @@ type directory struct {
 // init makes a directory for about maxResident buckets. A class has 64
 // shards for each processor, so that two of them seldom need the same shard, and
 // more for many buckets.
-func (t *directory) init(limits Limits, maxResident int) {
+func (t *directory) init(limits *Limits, clock *clock.Clock, maxResident int) {
 	const perShard, perProcessor, most = 1 << 11, 64, 1 << 10
 	n := max(perProcessor*runtime.GOMAXPROCS(0), maxResident/perShard)
-	t.seed = maphash.MakeSeed()
+	t.seed, t.bell = maphash.MakeSeed(), table.NewBell()
 	t.shift = uint(64 - bits.Len(uint(min(n, most)-1)))
-	t.limits = limits
+	t.limits, t.clock = limits, clock
 	t.counts = make(map[uint16]count)
 }
 
@@ -76,7 +79,7 @@ func (t *directory) makeClass(class uint8) *[]Shard {
 	for i := range shards {
 		s := &shards[i]
 		s.directory, s.Order = t, uint32(class)<<16|uint32(i)
-		s.Init(class, t.seed)
+		s.Init(class, t.seed, t.bell)
 		s.Limits = t.limits
 	}
 	t.classes[class].Store(&shards)
@@ -88,7 +91,7 @@ func (t *directory) Each(f func(*Shard)) {
 	for s := range t.Shards() {
 		s.Lock()
 		f(s)
-		s.Mu.Unlock()
+		s.Unlock()
 	}
 }
 
@@ -117,15 +120,6 @@ func (t *directory) shardFrom(n int) (s *Shard, at int) {
 	return nil, n
 }
 
-// SetLimits puts limits in force: it calls f with each shard, locked, and f puts
-// them in force there. Nil limits close the shards to decisions.
-func (t *directory) SetLimits(limits Limits, f func(*Shard)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.limits = limits
-	t.Each(f)
-}
-
 // takeCount moves a count from its shard, which is locked, to those of all shards.
 func (t *directory) takeCount(name uint16, c *count) {
 	t.countsMu.Lock()
@@ -149,7 +143,7 @@ func (t *directory) Counts(add func(name uint16, allowed, denied int64)) (dirty 
 		for i := range s.more {
 			t.takeCount(s.more[i].name, &s.more[i].count)
 		}
-		s.Mu.Unlock()
+		s.Unlock()
 	}
 	t.countsMu.Lock()
 	sums := maps.Clone(t.counts)
@@ -237,7 +231,7 @@ func (t *directory) evictBetween(from, to place, now int64, more func(removed in
 // evictStep looks at a few slots, so decisions wait only for microseconds.
 func (s *Shard) evictStep(now int64, forget bool) (scanned, removed int) {
 	s.Lock()
-	defer s.Mu.Unlock() // counts first, so that makeSpace sees every removal
+	defer s.Unlock() // counts first, so that makeSpace sees every removal
 	scanned, removed = s.Evict(now, s.directory.saving.Load(), forget, s.queuedLocked)
 	s.directory.resident.Add(-int64(removed))
 	s.directory.left.Add(int64(removed))

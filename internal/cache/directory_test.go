@@ -6,6 +6,9 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/stint-go/stint/internal/gcra"
+	"github.com/stint-go/stint/internal/queue"
 )
 
 // TestShardLayout keeps what every decision changes in the shard's first cache
@@ -51,12 +54,12 @@ func TestLockAll(t *testing.T) {
 			require.Len(t, locked, len(want))
 			for _, s := range locked {
 				require.True(t, want[s])
-				require.False(t, s.Mu.TryLock(), "it is not locked")
+				require.False(t, s.mu.TryLock(), "it is not locked")
 			}
 			UnlockAll(locked)
 			for i := range shards {
-				require.True(t, shards[i].Mu.TryLock(), "it is still locked")
-				shards[i].Mu.Unlock()
+				require.True(t, shards[i].mu.TryLock(), "it is still locked")
+				shards[i].UnlockFast()
 			}
 		}
 		all *= few
@@ -90,4 +93,22 @@ func TestLockAllTogether(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, [...]int{60_000, 60_000, 60_000, 60_000}, spent)
+}
+
+// A turn that comes puts the TAT ahead, as a decision does.
+func TestDecidedAfter(t *testing.T) {
+	r := newRig(t, gcra.Flushed, 1000)
+	key := Key{1, "a"}
+	now := r.now()
+	b, err := r.lockOne(key, ByRule)
+	require.NoError(t, err)
+	defer b.Shard.Unlock()
+	s, h := b.Shard, b.Hash
+	b.JoinLocked(&queue.Turn{At: now + 1, Cost: 1}, nil, now-1)
+	i, _ := s.findLocked(key, h)
+	s.AdvanceLocked(s.At(i), s.GateLocked(key), now)
+	require.False(t, s.DecidedAfterLocked(now-1), "no turn has come")
+	s.AdvanceLocked(s.At(i), s.GateLocked(key), now+1)
+	require.True(t, s.DecidedAfterLocked(now))
+	require.False(t, s.DecidedAfterLocked(now+1))
 }

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// Full reports whether memory has no space for another bucket.
-func (c *Cache) Full() bool { return c.flusher.full() }
-
 // MakeSpace makes space in memory for one bucket. If it soon finds no bucket that
 // can be evicted without a save, MakeSpace waits for a flush, which evicts buckets
 // after each of its saves. If none is under way, MakeSpace begins one.
@@ -91,7 +88,7 @@ func (f *flusher) makeSpacePart() (next place, skipped []*Batch, err error) {
 		return f.space, nil, nil
 	}
 	f.trial = f.failed
-	next, skipped, err = f.flushPartLocked(true, f.space, false)
+	next, skipped, err = f.flushPartLocked(true, 0, f.space, false)
 	f.trial = false
 	f.space = place{shard: next.shard}
 	if next.end {

@@ -1,38 +1,71 @@
 package cache
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
 // longestBackoff is the longest pause after flushes that failed.
 const longestBackoff = 30 * time.Second
 
-// run flushes at each tick until stop is closed.
+// quietPause is how long after the first change that follows a quiet interval
+// a flush begins: what one request changes shares the save.
+const quietPause = 5 * time.Millisecond
+
+// awaitChange makes the next change begin a flush. With a simulated clock it does
+// nothing: a test says when to flush, or waits for the interval.
+func (f *flusher) awaitChange() {
+	if !f.clock.Simulated() {
+		f.directory.bell.Set()
+	}
+}
+
+// run flushes once in each interval until stop is closed. After an interval in
+// which it had nothing to save, the first change rings the bell and is saved at once,
+// unless its bucket will be full before the next flush. The next flush comes an
+// interval later, so no interval has two flushes that save.
 func (f *flusher) run() {
 	defer close(f.stopped)
-	ticker := time.NewTicker(f.interval)
-	defer ticker.Stop()
+	bell := f.directory.bell
+	next := time.NewTimer(f.interval)
+	defer next.Stop()
 	var wait, skip time.Duration // the pause after a failure, and what is left of it
-	for {
+	for hurried := false; ; {
 		select {
 		case <-f.stop:
 			return
-		case <-ticker.C:
+		case <-bell.C:
+			next.Reset(min(quietPause, f.interval))
+			hurried = true
+			continue
+		case <-next.C:
 		}
+		next.Reset(f.interval)
 		if step := f.clock.Follow(); step != 0 {
 			f.tell.Stepped(step)
 		}
 		if skip -= f.interval; skip > 0 {
 			continue
 		}
-		if _, err := f.flush(false); err != nil {
+		var soon time.Duration
+		if hurried {
+			soon = f.interval // a flush at a fixed instant would have found them full
+		} else {
+			f.awaitChange() // before the flush, which may have passed a bucket that changes now
+		}
+		hurried = false
+		before := f.saved()
+		_, err := f.flush(false, soon)
+		if err != nil || f.saved() > before {
+			bell.Unset()
+		}
+		if err != nil {
 			wait = min(max(2*wait, f.interval), longestBackoff)
 			skip = wait
 		} else {
@@ -42,6 +75,13 @@ func (f *flusher) run() {
 		f.store.Maintain(time.Unix(0, f.clock.Now())) // Store.Health reports a failure
 		f.end(&f.upkeep, nil)
 	}
+}
+
+// saved returns how many buckets flushes have saved so far.
+func (f *flusher) saved() int64 {
+	f.statusMu.Lock()
+	defer f.statusMu.Unlock()
+	return f.status.Buckets
 }
 
 const (
@@ -77,14 +117,15 @@ func (f *flusher) saveSize() int {
 
 // flush saves the dirty buckets. If all is set, it also saves buckets that need
 // not survive a crash, and exact TATs in place of leases. Close and Flush set
-// it. It returns the commits of the buckets that it left out.
-func (f *flusher) flush(all bool) (skipped []*Batch, err error) {
+// it. Otherwise it leaves buckets that are full again soon for a later flush. It
+// returns the commits of the buckets that it left out.
+func (f *flusher) flush(all bool, soon time.Duration) (skipped []*Batch, err error) {
 	var errs []error
 	for at, first := (place{}), true; !at.end; first = false {
 		f.mu.Lock()
 		for more := true; more; first = false {
 			var part []*Batch
-			at, part, err = f.flushPartLocked(all, at, first)
+			at, part, err = f.flushPartLocked(all, soon, at, first)
 			if err != nil {
 				errs = append(errs, err)
 			}
@@ -124,7 +165,7 @@ func (f *flusher) flushAndWait() error {
 	// The second flush, or a later commit, saves tokens that were spent after
 	// the bucket joined a commit.
 	for second := range 2 {
-		skipped, err := f.flush(true)
+		skipped, err := f.flush(true, 0)
 		for _, b := range skipped {
 			<-b.Done()
 			if second == 1 {
@@ -142,7 +183,7 @@ func (f *flusher) flushAndWait() error {
 // save. It returns the place to go on from. If callers wait for space in memory,
 // it then evicts at least as many buckets as it has saved, if possible, and more
 // while memory is full.
-func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place, skipped []*Batch, err error) {
+func (f *flusher) flushPartLocked(all bool, soon time.Duration, from place, first bool) (next place, skipped []*Batch, err error) {
 	if f.closed {
 		return place{end: true}, nil, format.ErrClosed
 	}
@@ -153,6 +194,7 @@ func (f *flusher) flushPartLocked(all bool, from place, first bool) (next place,
 
 	begun := time.Now()
 	c := collector{now: f.clock.Now(), all: all, level: f.level, save: f.number << table.SaveShift, changes: f.spare}
+	c.soon = c.now + int64(soon)
 	defer func() {
 		clear(c.changes)
 		f.spare = c.changes[:0]
@@ -288,8 +330,9 @@ func (s *Shard) expireLocked(now int64) {
 // collector gathers the changes of a save.
 type collector struct {
 	now     int64
+	soon    int64 // a bucket that is full by then is left, unless it is full now
 	all     bool
-	level   Level
+	level   gcra.Level
 	save    uint64 // number of the save, in table.SaveMask
 	changes []format.Entry
 	ids     *strings.Builder // of changes: many share an allocation
@@ -330,7 +373,7 @@ func (c *collector) collect(t *directory, from place, most int) (next place) {
 				next.inside = true
 			}
 			more = c.collectLocked(s)
-			s.Mu.Unlock()
+			s.Unlock()
 		}
 		if len(c.changes) >= most {
 			return place{shard: at + 1}
@@ -356,7 +399,7 @@ func (c *collector) collectLocked(s *Shard) (more bool) {
 			return table.Done
 		case past:
 			tat = 0
-		case !c.all && c.waits(s, b):
+		case tat <= c.soon, !c.all && c.waits(s, b):
 			return table.Defer
 		}
 		s.MarkClean(i)
@@ -370,11 +413,10 @@ func (c *collector) collectLocked(s *Shard) (more bool) {
 // waits reports whether a dirty bucket waits for a flush of all buckets: it need
 // not survive a crash, or the store has a lease for it.
 func (c *collector) waits(s *Shard, b table.Slot) bool {
-	level, _ := s.Limits.Rule(b.Rule())
-	switch cmp.Or(level, c.level) {
-	case Memory:
+	switch s.ruleOf(b).Level.Or(c.level) {
+	case gcra.Memory:
 		return !b.Has(table.Flush)
-	case Leased:
+	case gcra.Leased:
 		return b.Has(table.Covered)
 	}
 	return false
@@ -386,7 +428,7 @@ func (c *collector) waits(s *Shard, b table.Slot) bool {
 func (t *directory) saved(key Key, err error, now int64) {
 	s, h := t.shardOf(key)
 	s.Lock()
-	defer s.Mu.Unlock()
+	defer s.Unlock()
 	i, ok := s.findLocked(key, h)
 	if !ok {
 		return
@@ -407,7 +449,7 @@ func (t *directory) saved(key Key, err error, now int64) {
 func (t *directory) holdSaved(key Key, end int64, err error, now int64) {
 	s, h := t.shardOf(key)
 	s.Lock()
-	defer s.Mu.Unlock()
+	defer s.Unlock()
 	g := s.makeGateLocked(key, h)
 	if err == nil {
 		g.saved = end

@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 )
 
 // A flush that is half done saves no part of a call on several buckets, because
 // all of its buckets are in the commit, those with a lease too.
 func TestFlushDoesNotSplit(t *testing.T) {
-	r := newRig(t, Leased, 1<<20)
+	r := newRig(t, gcra.Leased, 1<<20)
 	left, right := Key{1, "0"}, Key{}
 	one, _ := r.shardOf(left)
 	for i := 1; right.ID == ""; i++ {
@@ -33,9 +34,9 @@ func TestFlushDoesNotSplit(t *testing.T) {
 
 	r.flusher.mu.Lock() // as a flush does
 	c := collector{now: r.now(), all: true}
-	one.Mu.Lock()
+	one.LockFast()
 	c.collectLocked(one)
-	one.Mu.Unlock()
+	one.UnlockFast()
 	done := make(chan error)
 	go func() {
 		locked := []*Shard{one, other}
@@ -55,18 +56,18 @@ func TestFlushDoesNotSplit(t *testing.T) {
 		}
 		in := r.SubmitLocked(changes, r.now())
 		for _, s := range locked {
-			s.Mu.Unlock()
+			s.UnlockFast()
 		}
 		done <- r.Await(context.Background(), time.Now(), in)
 	}()
 	for joined := false; !joined; runtime.Gosched() {
-		one.Mu.Lock()
+		one.LockFast()
 		joined = len(one.pending) > 0
-		one.Mu.Unlock()
+		one.UnlockFast()
 	}
-	other.Mu.Lock()
+	other.LockFast()
 	c.collectLocked(other)
-	other.Mu.Unlock()
+	other.UnlockFast()
 	require.Equal(t, []format.Entry{{Name: 1, ID: left.ID, TAT: r.now() + int64(time.Minute)}}, c.changes)
 	r.flusher.mu.Unlock()
 	require.NoError(t, <-done)
@@ -76,16 +77,37 @@ func TestFlushDoesNotSplit(t *testing.T) {
 	}
 }
 
+// A flush leaves a hold to the commit that has it: if that fails, the store must have
+// the hold before it.
+func TestFlushLeavesHoldInCommit(t *testing.T) {
+	r := newRig(t, gcra.Flushed, 1<<20)
+	key := Key{1, "a"}
+	s, h := r.shardOf(key)
+	swept := func(commits int) int {
+		s.Lock()
+		g := s.makeGateLocked(key, h)
+		g.Hold, g.unsaved, g.commits = r.now()+int64(time.Hour), true, commits
+		s.Unlock()
+		r.flusher.mu.Lock()
+		defer r.flusher.mu.Unlock()
+		c := collector{now: r.now()}
+		r.flusher.sweep(&c)
+		return len(c.changes)
+	}
+	require.Zero(t, swept(1))
+	require.Equal(t, 1, swept(0))
+}
+
 // A flush that comes upon a bucket in one commit after another returns the error of
 // the second commit, which may have had to save what was spent before the flush.
 func TestFlushReportsCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, Leased, 1<<20)
+		r := newRig(t, gcra.Leased, 1<<20)
 		r.put("a")
 		commit := func() {
 			s, h := r.Shard(1, "a")
 			s.Lock()
-			defer s.Mu.Unlock()
+			defer s.UnlockFast()
 			i, _ := s.Find(1, "a", h)
 			in, ch := r.commits.Lock(false), renewalOf(s, h, s.At(i))
 			r.putLocked(in, &ch, s.At(i), r.now()+int64(time.Hour))
@@ -140,15 +162,15 @@ func TestShared(t *testing.T) {
 // shard has no more than a bounded number of counts.
 func TestCounts(t *testing.T) {
 	for seed := range uint64(200) {
-		r, rng := newRig(t, Flushed, 1<<20), rand.New(rand.NewPCG(seed, 0))
+		r, rng := newRig(t, gcra.Flushed, 1<<20), rand.New(rand.NewPCG(seed, 0))
 		s, _ := r.Shard(1, "a")
 		want := make(map[uint16][2]int64)
 		most := []int{3, 10, 100, 10_000}[seed%4]
 		for range 2 * min(most, 500) {
 			name, denied := uint16(1+rng.IntN(most)), rng.UintN(2)
-			s.Mu.Lock()
+			s.LockFast()
 			s.CountLocked(name)[denied]++
-			s.Mu.Unlock()
+			s.UnlockFast()
 			c := want[name]
 			c[denied]++
 			want[name] = c
@@ -163,18 +185,18 @@ func TestCounts(t *testing.T) {
 // TestCountsMeanwhile: a count that leaves its shard while Counts adds up is neither
 // missed nor there twice.
 func TestCountsMeanwhile(t *testing.T) {
-	r := newRig(t, Flushed, 1<<20)
+	r := newRig(t, gcra.Flushed, 1<<20)
 	s, _ := r.Shard(1, "a")
 	for round := range int64(1000) {
-		s.Mu.Lock()
+		s.LockFast()
 		s.CountLocked(1)[0]++
-		s.Mu.Unlock()
+		s.UnlockFast()
 		var moving sync.WaitGroup
 		moving.Go(func() {
 			for i := range uint16(4) { // they share their places in the shard with 1
-				s.Mu.Lock()
+				s.LockFast()
 				s.CountLocked(1 + i%3*2*mostCounts)
-				s.Mu.Unlock()
+				s.UnlockFast()
 			}
 		})
 		sum := int64(0)
@@ -186,7 +208,7 @@ func TestCountsMeanwhile(t *testing.T) {
 
 // A count that a failed commit takes back may have left its shard.
 func TestCountTakenBack(t *testing.T) {
-	r := newRig(t, Flushed, 1<<20)
+	r := newRig(t, gcra.Flushed, 1<<20)
 	s, _ := r.Shard(1, "a")
 	for name := range uint16(1000) {
 		s.CountLocked(name + 1)[0]++

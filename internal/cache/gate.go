@@ -13,7 +13,7 @@ import (
 // After its end a hold denies nothing, and the next flush removes it.
 //
 // A queue lives in memory only. AdvanceLocked charges each turn to the bucket
-// when it comes. The store gets the TAT after all turns, also after those that
+// when it comes. The store gets the TAT after all turns, even those that
 // still wait: that is not the present one, so a bucket with a queue stays in memory.
 // A bucket with only a hold may leave memory, and its gate stays. A gate without
 // hold, queue or commit is dropped.
@@ -44,6 +44,12 @@ func (g *Gate) Tail(tat int64) int64 {
 		return tat
 	}
 	return g.Queue.Tail(tat, g.rate)
+}
+
+// leaveLocked takes a turn out of the queue of a bucket with this TAT, and reports
+// whether it was still waiting. Those behind it move up, but not into a hold.
+func (g *Gate) leaveLocked(turn *queue.Turn, tat, now int64) bool {
+	return g.Queue.Leave(turn, tat, max(now, g.Hold), g.rate)
 }
 
 // NotBefore returns the end of the hold or the instant of the last turn,

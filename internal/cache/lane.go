@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/table"
 )
 
@@ -29,11 +30,13 @@ import (
 // if its TAT is later than its limit allows, because a lane does not cut it. The caller
 // gives none to a bucket whose decision needs more than the TAT.
 type Lane struct {
-	Rule  any    // that PromoteLocked got
-	index uint32 // of the slot
-	tally *tally
-	hash  uint64
-	key   Key
+	Rule   *gcra.Rule
+	index  uint32      // of the slot
+	denies atomic.Bool // it has denied something
+	tally  *tally
+	hash   uint64
+	key    Key
+	_      [8]byte
 
 	tat atomic.Int64 // in another cache line: it changes, and the fields above do not
 	_   [56]byte
@@ -57,6 +60,10 @@ func (n *Lane) Is(name uint16, id string, hash uint64) bool {
 	return n.hash == hash && n.key.Name == name && n.key.ID == id
 }
 
+// Denies reports whether the lane has denied something. Then it pays to read its TAT
+// before the clock. Otherwise that would only move the TAT's cache line once more.
+func (n *Lane) Denies() bool { return n.denies.Load() }
+
 // TAT returns the TAT of the bucket, or LaneRetired.
 func (n *Lane) TAT() int64 { return n.tat.Load() }
 
@@ -78,6 +85,9 @@ func (n *Lane) Count(allowed bool) {
 		c.allowed.Add(1)
 	} else {
 		c.denied.Add(1)
+		if !n.denies.Load() {
+			n.denies.Store(true)
+		}
 	}
 }
 

@@ -2,14 +2,14 @@
 // memory, and when and how they reach the store. A TAT (theoretical arrival time)
 // is the instant at which a bucket will be full again, in Unix nanoseconds.
 //
-// The package knows numbers, ids, TATs and levels of durability. It does not know
-// what a limit is, and it decides nothing: its caller locks a Shard, finds a
-// bucket in it, decides, writes the new TAT, and asks SubmitLocked what the store
-// needs before the answer. commit.go tells what follows, and flush.go how the rest
-// reaches the store. What an operator should hear goes through the functions of
-// Tell.
+// The package knows the rules of buckets, and decides nothing: its caller locks a
+// shard, with LockFast if the bucket must be in memory, or else with LockFound,
+// which loads it. The caller decides, writes the new TAT, and asks SubmitLocked what
+// the store needs before the answer. commit.go tells what follows, and flush.go how
+// the rest reaches the store. What an operator should hear goes through the functions
+// of Tell.
 //
-// Locks, in this order: the flusher's mu, the directory's mu, the Mu of shards by
+// Locks, in this order: the flusher's mu, the directory's mu, the mu of shards by
 // their Order, and the mutex of the group commit. All other mutexes come last, and
 // none is held while another one is taken.
 package cache
@@ -22,6 +22,7 @@ import (
 
 	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/groupcommit"
 	"github.com/stint-go/stint/internal/queue"
 )
@@ -32,30 +33,19 @@ type Key struct {
 	ID   string
 }
 
-// Level is what a change waits for, and so what a crash may forget.
-type Level uint8
-
-// The levels, weakest first. 0 means the default of Options.
-const (
-	Memory  Level = iota + 1 // a crash may forget everything
-	Flushed                  // a crash may forget what changed since the last flush
-	Leased                   // a crash forgets nothing, and may withhold one lease of each bucket
-	Synced                   // a crash forgets nothing and withholds nothing
-)
-
 // Change is the change that one call made to one bucket, or to its hold.
 type Change struct {
 	Key   Key
 	Shard *Shard
 	Hash  uint64
 
-	From, To int64         // TAT in the slot, or end of the hold
-	Given    Level         // of the caller's own limit; 0: that of the bucket's rule
-	Turn     *queue.Turn   // that joined the queue
-	Turns    []*queue.Turn // that a reset took out of the queue
-	Counted  int           // as allowed, so many times in CountLocked
-	Builds   bool          // the answer builds on the TAT, even if From is To
-	Stays    bool          // even if the commit fails
+	From, To        int64         // TAT in the slot, or end of the hold
+	Given           gcra.Level    // of the caller's own limit; 0: that of the bucket's rule
+	Turn            *queue.Turn   // that joined the queue
+	Turns           []*queue.Turn // that a reset took out of the queue
+	Counted         int           // as allowed, so many times in CountLocked
+	Builds          bool          // the answer builds on the TAT, even if From is To
+	SurvivesFailure bool          // of the commit
 
 	isHold  bool
 	limits  int  // how many of pending.limits came before it
@@ -81,13 +71,13 @@ type Batch = groupcommit.Batch[work]
 
 // pending is a bucket in a commit that has not ended.
 type pending struct {
-	key     Key
-	batch   *Batch // newest commit of the bucket
-	index   int    // of its entry in work.saves, until the save
-	tat     int64  // that the batch saves
-	entries int    // changes of the batch to this bucket
-	limits  []limitChange
-	kept    bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
+	key             Key
+	batch           *Batch // newest commit of the bucket
+	index           int    // of its entry in work.saves, until the save
+	tat             int64  // that the batch saves
+	entries         int    // changes of the batch to this bucket
+	limits          []limitChange
+	survivesFailure bool // a failed commit takes nothing back: TAT was lowered since, or an answer builds on it
 }
 
 // limitChange is a change of the limit of a pending bucket.
@@ -96,19 +86,8 @@ type limitChange struct {
 	noQueue bool
 }
 
-// Limits are the rules in force in a shard. The package asks them for the level and the
-// leases of a rule, never on the fast path.
-type Limits interface {
-	// Rule returns the level of a rule, 0 if it names none, and its leases.
-	Rule(rule uint32) (Level, *Lease)
-}
-
-// NoLease is the last of the rules without arithmetic: they have no lease and no
-// lane.
-const NoLease = 1
-
-// Store has the functions of the store. The last three may be nil; LoadClock and
-// SaveClock are both nil, or neither is.
+// Store has the functions of the store. The last three are nil if it has
+// neither a clock nor a file.
 type Store struct {
 	Load      func(name uint16, id string) (tat int64, err error)
 	Save      func([]format.Entry) error // may reorder the entries
@@ -135,7 +114,7 @@ type Options struct {
 	Store       Store
 	Clock       *clock.Clock
 	Tell        Tell
-	Level       Level         // of rules that name none
+	Level       gcra.Level    // of rules that name none
 	MaxResident int           // most buckets in memory
 	Interval    time.Duration // of flushes
 	Timeout     time.Duration // after which a caller no longer waits for the store

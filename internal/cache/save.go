@@ -8,6 +8,7 @@ import (
 
 	"github.com/stint-go/stint/internal/clock"
 	"github.com/stint-go/stint/internal/format"
+	"github.com/stint-go/stint/internal/gcra"
 	"github.com/stint-go/stint/internal/since"
 )
 
@@ -29,8 +30,8 @@ type flusher struct {
 	store     Store
 	clock     *clock.Clock
 	tell      Tell
-	level     Level // of rules that name none
-	resident  int64 // most buckets in memory
+	level     gcra.Level // of rules that name none
+	resident  int64      // most buckets in memory
 	interval  time.Duration
 	timeout   time.Duration // after which a call of the store is overdue
 

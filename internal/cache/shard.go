@@ -6,18 +6,18 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/stint-go/stint/internal/queue"
 	"github.com/stint-go/stint/internal/table"
 )
 
-// Shard is one part of the buckets in memory. Mu guards all of it. Methods named
+// Shard is one part of the buckets in memory. mu guards all of it. Methods named
 // …Locked need it, and so do those of Slots except Prefetch and EvictSteps.
 type Shard struct {
 	// The fields that decisions change share a cache line. Slots begins the next
 	// one, with the address of the slots, which seldom changes: so a processor can
 	// ask for a slot before it has the line of the lock. TestShardLayout checks that.
-	Mu     sync.Mutex
-	Limits Limits    // in force; nil once closed
+	mu     sync.Mutex
+	Limits *Limits   // in force; nil once closed
+	latest int64     // instant of the last decision that put a TAT ahead
 	few    [2]count  // of two Names
 	fewOf  [2]uint16 // their numbers, or 0
 	Order  uint32    // of locking
@@ -32,7 +32,7 @@ type Shard struct {
 	gates     map[Key]*Gate
 	pending   []pending // buckets in commits: a few at a time
 	directory *directory
-	_         [40]byte
+	_         [32]byte
 }
 
 // findLocked returns the index of the key's slot.
@@ -65,7 +65,7 @@ type countOf struct {
 	count
 }
 
-// CountLocked returns counts of allowed and denied decisions on a Name, for the
+// CountLocked returns the counts of allowed and denied decisions on a Name, for the
 // caller to add to.
 func (s *Shard) CountLocked(name uint16) *count {
 	if s.fewOf[name&1] != name {
@@ -109,11 +109,25 @@ func (s *Shard) fetchCountLocked(name uint16) {
 	}
 }
 
-// Lock takes the lock of a shard for anything but a fast path.
+// Lock takes the lock of a shard for anything but a fast path, and retires its lane.
 func (s *Shard) Lock() {
-	s.Mu.Lock()
+	s.mu.Lock()
 	s.retireLocked()
 }
+
+// Unlock ends Lock.
+func (s *Shard) Unlock() { s.mu.Unlock() }
+
+// TryLockFast is Lock for a fast path, which changes no TAT but that of a slot without a
+// lane. The lane stays. If the lock is taken, TryLockFast returns false, and LockFast
+// waits for it: one method for both would not be inlined, and takes 1 ns.
+func (s *Shard) TryLockFast() bool { return s.mu.TryLock() }
+
+// LockFast is TryLockFast that waits.
+func (s *Shard) LockFast() { s.mu.Lock() }
+
+// UnlockFast ends LockFast.
+func (s *Shard) UnlockFast() { s.mu.Unlock() }
 
 // retireLocked ends the lane of the shard, if it has one.
 func (s *Shard) retireLocked() {
@@ -127,7 +141,7 @@ func (s *Shard) retireLocked() {
 // of locking. Sorting them first takes 5 % longer: no processor predicts the order.
 func LockAll(shards []*Shard) []*Shard {
 	for n, s := range shards {
-		if s.Mu.TryLock() {
+		if s.mu.TryLock() {
 			s.retireLocked()
 			continue
 		}
@@ -145,9 +159,18 @@ func LockAll(shards []*Shard) []*Shard {
 // UnlockAll unlocks what LockAll has locked.
 func UnlockAll(locked []*Shard) {
 	for _, s := range locked {
-		s.Mu.Unlock()
+		s.Unlock()
 	}
 }
+
+// DecidedLocked notes a decision at the instant now that puts a TAT ahead.
+func (s *Shard) DecidedLocked(now int64) { s.latest = max(s.latest, now) }
+
+// DecidedAfterLocked reports whether a TAT was put ahead by a decision at a later
+// instant than now. If not, a denial at the instant now is a true one: a caller that
+// reads the clock and then waits for the lock is denied what was not there when it
+// read the clock. Otherwise it may be denied a token that was there all the time.
+func (s *Shard) DecidedAfterLocked(now int64) bool { return s.latest > now }
 
 // endLaneLocked gives the slot of a hot bucket its TAT back.
 func (s *Shard) endLaneLocked() {
@@ -156,37 +179,9 @@ func (s *Shard) endLaneLocked() {
 	tat := n.tat.Swap(LaneRetired)
 	s.directory.lanes.at(n.hash).Store(nil)
 	if tat != s.At(n.index).TAT() {
+		s.DecidedLocked(s.directory.clock.Now()) // all decisions in the lane read the clock earlier
 		s.Write(n.index, tat)
 	}
-}
-
-// ContendedLocked counts a spend for which a fast path had to wait for the lock.
-// It reports whether the bucket, which has index i, should have a lane.
-func (s *Shard) ContendedLocked(i uint32) bool {
-	if s.lane != nil {
-		return false
-	}
-	if s.rival != i {
-		s.rival, s.contended = i, 0
-	}
-	if s.contended++; s.contended < promoteAfter {
-		return false
-	}
-	s.contended = 0
-	return true
-}
-
-// PromoteLocked gives a bucket a lane that decides by a rule of the caller, if it can
-// have one. A lane does not cut a TAT down to a smaller limit.
-func (s *Shard) PromoteLocked(i uint32, hash uint64, rule any) {
-	b, place := s.At(i), s.directory.lanes.at(hash)
-	if s.lane != nil || b.Has(table.Gate|table.Uncut) || place.Load() != nil {
-		return
-	}
-	key := slotKey(b)
-	s.lane = &Lane{Rule: rule, index: i, tally: s.directory.tally(key.Name), hash: hash, key: key}
-	s.lane.tat.Store(b.TAT())
-	place.Store(s.lane)
 }
 
 // makeGateLocked returns the key's gate, and makes it if there is none.
@@ -224,8 +219,12 @@ func (s *Shard) TailLocked(b table.Slot) int64 { return s.gateOfLocked(b).Tail(b
 
 // AdvanceLocked charges the turns of a queue that have come.
 func (s *Shard) AdvanceLocked(b table.Slot, g *Gate, now int64) {
-	if g.Queue.Len() > 0 {
-		b.SetTAT(g.Queue.Advance(b.TAT(), now, g.rate))
+	if g.Queue.Len() == 0 {
+		return
+	}
+	if tat := g.Queue.Advance(b.TAT(), now, g.rate); tat != b.TAT() {
+		b.SetTAT(tat)
+		s.DecidedLocked(now)
 	}
 }
 
@@ -244,45 +243,8 @@ func (s *Shard) tidyGateLocked(key Key, g *Gate, now int64) {
 	}
 }
 
-// JoinLocked puts a turn at the end of a bucket's queue. The rate is that of the
-// bucket's limit; nil leaves the one that the queue has.
-func (s *Shard) JoinLocked(key Key, h uint64, turn *queue.Turn, rate *queue.Rate) {
-	g := s.makeGateLocked(key, h)
-	if rate != nil {
-		g.rate = *rate
-	}
-	g.Queue.Join(turn)
-}
-
-// RerateLocked holds the queue of the bucket at index i to another limit. If
-// that has no queue, what waits is charged at once, and still goes when its turn
-// comes.
-func (s *Shard) RerateLocked(i uint32, g *Gate, now int64, rate queue.Rate, noQueue bool) {
-	if !g.BusyLocked() {
-		return
-	}
-	b := s.At(i)
-	s.AdvanceLocked(b, g, now)
-	if noQueue {
-		b.SetTAT(g.Tail(b.TAT()))
-		g.Queue.Take()
-	} else {
-		g.rate = rate
-	}
-	s.MarkDirty(i)
-}
-
 // GateLocked returns the key's gate, or nil.
 func (s *Shard) GateLocked(key Key) *Gate { return s.gates[key] }
-
-// ConvertedLocked notes that a bucket in a commit has another limit now, with no
-// queue if noQueue is set. If the commit fails, convert gives the TAT that the
-// bucket gets back what its new TAT got.
-func (s *Shard) ConvertedLocked(b table.Slot, noQueue bool, convert func(tat int64) int64) {
-	if p := s.pendingLocked(b); p != nil {
-		p.limits = append(p.limits, limitChange{convert, noQueue})
-	}
-}
 
 // pendingLocked returns the commit that a bucket is in, or nil.
 func (s *Shard) pendingLocked(b table.Slot) *pending {
@@ -312,13 +274,13 @@ func (s *Shard) unsavedLocked(b table.Slot) bool {
 }
 
 // LowerLocked gives a bucket an earlier TAT, after a refund, a reset or a change
-// of its limit. Write gives it a later one, after a spend, a raise or a change of
+// of its limit. Write gives it a later one, after a spend or a change of
 // its limit. Only two other things change the TAT of a bucket in memory. A queue
 // charges its turns, which leaves the tail as it is. A failed commit takes back
 // its own change.
 func (s *Shard) LowerLocked(i uint32, tat int64) {
 	if p := s.pendingLocked(s.At(i)); p != nil {
-		p.kept = true
+		p.survivesFailure = true
 	}
 	s.Write(i, tat)
 }

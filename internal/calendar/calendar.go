@@ -48,10 +48,10 @@ func Units() (all []Unit) {
 	return all
 }
 
-// String returns "hour", "day", "week", "month" or "year".
+// String returns the word of the unit, such as "day".
 func (u Unit) String() string { return units[u].word }
 
-// Adverb returns "hourly", "daily", "weekly", "monthly" or "yearly".
+// Adverb returns the adverb of the unit, such as "daily".
 func (u Unit) Adverb() string { return units[u].adverb }
 
 // Nominal returns the average length of a period.

@@ -244,12 +244,15 @@ func (c *Clock) Now() int64 {
 func (c *Clock) machineLocked() int64 { return c.up + int64(time.Since(c.base)) }
 
 // Instant returns t in Unix nanoseconds, within the range of the Clock.
-func (c *Clock) Instant(t time.Time) int64 {
+func (c *Clock) Instant(t time.Time) int64 { return Instant(t, c.end) }
+
+// Instant returns t in Unix nanoseconds, at least 0 and at most end.
+func Instant(t time.Time, end int64) int64 {
 	if t.Before(time.Unix(0, 0)) {
 		return 0
 	}
-	if t.After(time.Unix(0, c.end)) {
-		return c.end
+	if t.After(time.Unix(0, end)) {
+		return end
 	}
 	return t.UnixNano()
 }

@@ -21,7 +21,7 @@ import (
 // compares decisions with a reference, a map of TATs. The reference hashes the
 // id, finds it in the map under a lock, reads the clock, and adds to the TAT.
 // All take turns in short slices, and the shortest slice of each counts. Other
-// work on the machine only makes slices longer, and never all of five hundred.
+// work on the machine only makes slices longer, and seldom all of five hundred.
 func TestGuard(t *testing.T) {
 	if testing.CoverMode() != "" {
 		t.Skip("coverage slows the two down differently")
@@ -35,20 +35,36 @@ func TestGuard(t *testing.T) {
 		{100_000, map[string]float64{"Spend": 1, "DoEach": 0.5, "SpendAll": 0.9}},
 	} {
 		t.Run(fmt.Sprint(c.ids), func(t *testing.T) {
-			least := guardRun(t, c.ids)
-			for name, bound := range c.bound {
-				ratio := float64(least[name]) / float64(least["reference"])
-				t.Logf("%s takes %.2f times as long as the reference", name, ratio)
-				if ratio > bound {
-					t.Errorf("%s takes %.2f times as long as the reference, want at most %v", name, ratio, bound)
+			inOneOf(t, 3, func() (slow []string) {
+				least := guardRun(t, c.ids)
+				for name, bound := range c.bound {
+					ratio := float64(least[name]) / float64(least["reference"])
+					t.Logf("%s takes %.2f times as long as the reference, want at most %v", name, ratio, bound)
+					if ratio > bound {
+						slow = append(slow, name)
+					}
 				}
-			}
+				return slow
+			})
 		})
 	}
 }
 
+// inOneOf requires that a run finds nothing slow, or one of the next does. Each run has
+// its own memory, where chance puts it, and meets other work on the machine: what has
+// become slower is slow in all of them.
+func inOneOf(t *testing.T, runs int, run func() (slow []string)) {
+	var slow []string
+	for range runs {
+		if slow = run(); len(slow) == 0 {
+			return
+		}
+	}
+	t.Errorf("too slow in each of %d runs: %v", runs, slow)
+}
+
 func guardLimits(t *testing.T, limit stint.Limit) *stint.Limits {
-	return worlds.LimitsOf(t, stint.Names{flushed: {Label: "clients", ID: stint.IPAddress, Limit: limit}}, nil)
+	return worlds.LimitsOf(t, stint.Names{flushed: {Label: "clients", IDs: stint.IPAddress, Limit: limit}}, nil)
 }
 
 // guardRun returns the shortest slice of each.
@@ -149,41 +165,44 @@ func TestGuardCalendar(t *testing.T) {
 	}
 	for _, ids := range []int{1, 1000} {
 		t.Run(fmt.Sprint(ids), func(t *testing.T) {
-			const slice = 200
-			open := func(limit stint.Limit) *stint.Limiter {
-				l, err := stint.New(stint.NewMemStore(), guardLimits(t, limit),
-					&stint.Options{Durability: stint.Memory, FlushInterval: time.Hour})
-				require.NoError(t, err)
-				t.Cleanup(func() { l.Close() })
-				return l
-			}
-			limiters := []*stint.Limiter{
-				open(stint.PerMinute(1).WithBurst(50_000_000)), open(stint.EachMonth(50_000_000, time.UTC)),
-			}
-			keys := make([]stint.Key, ids)
-			for i := range keys {
-				keys[i] = flushed.Key(fmt.Sprintf("%024x", uint64(i)*0x9E3779B97F4A7C15))
-			}
-			least := [2]time.Duration{time.Hour, time.Hour}
-			for round := range 4000 {
-				for i := range limiters {
-					which := (round + i) % 2
-					l := limiters[which]
-					begun := time.Now()
-					for k := range slice {
-						if d, err := l.Spend(keys[(round*slice+k)%ids], 1); err != nil || !d.Allowed {
-							t.Fatal("not allowed: ", d, err)
-						}
-					}
-					least[which] = min(least[which], time.Since(begun))
+			inOneOf(t, 3, func() (slow []string) {
+				const slice = 200
+				open := func(limit stint.Limit) *stint.Limiter {
+					l, err := stint.New(stint.NewMemStore(), guardLimits(t, limit),
+						&stint.Options{Durability: stint.Memory, FlushInterval: time.Hour})
+					require.NoError(t, err)
+					t.Cleanup(func() { l.Close() })
+					return l
 				}
-			}
-			ratio := float64(least[1]) / float64(least[0])
-			t.Logf("a calendar decision takes %.3f times as long as a rolling one (%v, %v)", ratio,
-				least[1]/slice, least[0]/slice)
-			if ratio > 1.05 {
-				t.Errorf("a calendar decision takes %.3f times as long, want at most 1.05", ratio)
-			}
+				limiters := []*stint.Limiter{
+					open(stint.PerMinute(1).WithBurst(50_000_000)), open(stint.EachMonth(50_000_000, time.UTC)),
+				}
+				keys := make([]stint.Key, ids)
+				for i := range keys {
+					keys[i] = flushed.Key(fmt.Sprintf("%024x", uint64(i)*0x9E3779B97F4A7C15))
+				}
+				least := [2]time.Duration{time.Hour, time.Hour}
+				for round := range 4000 {
+					for i := range limiters {
+						which := (round + i) % 2
+						l := limiters[which]
+						begun := time.Now()
+						for k := range slice {
+							if d, err := l.Spend(keys[(round*slice+k)%ids], 1); err != nil || !d.Allowed {
+								t.Fatal("not allowed: ", d, err)
+							}
+						}
+						least[which] = min(least[which], time.Since(begun))
+					}
+				}
+				ratio := float64(least[1]) / float64(least[0])
+				t.Logf("a calendar decision takes %.3f times as long as a rolling one (%v, %v), want at most 1.05", ratio,
+					least[1]/slice, least[0]/slice)
+				if ratio > 1.05 {
+					slow = append(slow, fmt.Sprintf("%.3f", ratio))
+				}
+				return slow
+			})
 		})
 	}
 }

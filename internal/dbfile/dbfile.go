@@ -3,6 +3,7 @@
 package dbfile
 
 import (
+	"iter"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -11,7 +12,7 @@ import (
 // A Store is what stint.OpenBolt returns, with what needs no limits.
 type Store interface {
 	stint.Store
-	stint.ClockStore
+	stint.FileStore
 
 	// Labels returns the labels that the file has, by number.
 	Labels() map[stint.Name]string
@@ -31,6 +32,11 @@ type Store interface {
 	// or is nil.
 	Now() (now time.Time, doubt, err error)
 
+	// Merge saves the changes that end later than what the file has, all of them or
+	// none, and calls saved with the key of each. It has only a few thousand in
+	// memory: if there are more, a copy of the file takes the place of the file.
+	Merge(changes iter.Seq2[stint.Change, error], saved func(stint.Key)) error
+
 	// Compact rewrites the file without its free pages, and puts the new one in
 	// place of the old one in one step, while saves and loads go on. After an
 	// error the old file stays in use, with one exception: if only the name of the
@@ -40,7 +46,7 @@ type Store interface {
 }
 
 // Open is stint.OpenBolt.
-func Open(path string, names stint.Names, opts *stint.Options) (Store, error) {
+func Open(path string, names stint.Names, opts *stint.BoltOptions) (Store, error) {
 	store, err := stint.OpenBolt(path, names, opts)
 	if err != nil {
 		return nil, err

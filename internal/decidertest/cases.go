@@ -18,6 +18,7 @@ var cases = []testCase{
 	{"spend", caseSpend, []string{"Spend"}},
 	{"check", caseCheck, []string{"Check"}},
 	{"cost 0", caseCostZero, nil},
+	{"cost 0, smaller limits", caseCostZeroSmaller, nil},
 	{"limits and clock", caseLimits, []string{"Limits", "Now"}},
 	{"unlimited", caseUnlimited, nil},
 	{"blocked", caseBlocked, nil},
@@ -40,7 +41,8 @@ var cases = []testCase{
 	{"given limits, mistakes", caseGivenMistakes, nil},
 	{"hold", caseHold, []string{"Hold"}},
 	{"hold, together", caseHoldTogether, nil},
-	{"hold, released", caseHoldReleased, []string{"Release"}},
+	{"hold, released", caseHoldReleased, []string{"SetHold"}},
+	{"hold, set", caseHoldSet, []string{"SetHold"}},
 	{"hold, unlimited id", caseHoldUnlimited, nil},
 	{"hold, far ahead and long ago", caseHoldFar, nil},
 	{"hold, extended", caseHoldExtended, nil},
@@ -50,14 +52,18 @@ var cases = []testCase{
 	{"wait, context", caseWaitContext, nil},
 	{"wait, sleeps", caseWaitSleeps, nil},
 	{"wait, queue", caseWaitQueue, nil},
+	{"wait, the middle leaves", caseWaitMiddle, nil},
 	{"contexts", caseContexts, nil},
 	{"up to", caseUpTo, nil},
+	{"each by itself", caseEach, nil},
+	{"leave", caseLeave, nil},
 	{"settle", caseSettle, nil},
 	{"settle, not durable", caseSettleNotDurable, nil},
 	{"refund all, after a while", caseSpent, nil},
 	{"settle and refund after a slow wait", caseSlowWait, nil},
 	{"calendar", caseCalendar, nil},
 	{"calendar, given and waited for", caseCalendarOthers, nil},
+	{"calendar, other zones", caseCalendarZones, nil},
 	{"shares", caseShares, nil},
 	{"stats after a group that was denied", caseStats, nil},
 	{"set limits", caseSetLimits, nil},
@@ -112,6 +118,35 @@ func caseCostZero(e *env) {
 	require.Equal(e, e.decision(key, 6*token, 0), ds[0])
 }
 
+// caseCostZeroSmaller: a request that costs nothing passes, however small the limit
+// has become.
+func caseCostZeroSmaller(e *env) {
+	e.openOwn()
+	key := plain.Key("a")
+	e.spend(key, 5)
+	smaller := e.limitOf(key)
+	smaller.Burst, smaller.Count = 2, 2
+	smaller.Period = 2 * token
+	d, ds := e.together(stint.Request{Key: key, Limit: smaller}, stint.Request{Key: plain.Key("b"), Cost: 1})
+	require.True(e, d.Allowed, "%v", ds)
+	d, _ = e.together(stint.Request{Key: key, Limit: smaller, Mode: stint.CheckOnly})
+	require.True(e, d.Allowed)
+	d, err := e.Do(e.Context(), []stint.Request{{Key: key, Limit: smaller, Mode: stint.UpTo}}, nil)
+	require.NoError(e, err)
+	require.True(e, d.Allowed, "it asks for nothing")
+	d, err = e.Do(e.Context(), []stint.Request{{Key: key, Limit: smaller, Cost: 2, Mode: stint.UpTo}}, nil)
+	require.NoError(e, err)
+	require.False(e, d.Allowed, "it takes nothing")
+	require.Zero(e, d.Taken)
+	d, _ = e.together(stint.Request{Key: key, Limit: smaller, Cost: 1})
+	require.False(e, d.Allowed)
+	if e.subject.has(Holds) {
+		e.hold(key, time.Hour)
+		d, _ = e.together(stint.Request{Key: key, Limit: smaller})
+		require.False(e, d.Allowed)
+	}
+}
+
 func caseLimits(e *env) {
 	limits, c := usualLimits(e), newClock()
 	e.openWith(limits, c)
@@ -130,19 +165,19 @@ func caseLimits(e *env) {
 func caseUnlimited(e *env) {
 	e.open()
 	for _, key := range []stint.Key{off.Key("a"), plain.Key("free")} {
-		want := stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: key}
+		want := e.at(stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: key, Limit: stint.Unlimited})
 		require.Equal(e, want, e.spend(key, math.MaxInt64))
 		require.Equal(e, want, e.check(key, 1))
 		b, err := e.Bucket(key)
 		require.NoError(e, err)
-		require.Equal(e, stint.Bucket{Key: key}, b)
+		require.Equal(e, stint.Bucket{Key: key, Limit: stint.Unlimited}, b)
 	}
 }
 
 func caseBlocked(e *env) {
 	e.open()
 	for _, key := range []stint.Key{shut.Key("a"), plain.Key("bad")} {
-		want := stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked}
+		want := e.at(stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked})
 		for _, cost := range []int64{0, 1, math.MaxInt64} {
 			require.Equal(e, want, e.spend(key, cost))
 			require.Equal(e, want, e.check(key, cost))
@@ -186,7 +221,7 @@ func caseRefund(e *env) {
 	e.open()
 	key := plain.Key("a")
 	refund := func(cost int64) stint.Decision {
-		d, err := e.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
+		d, err := e.Refund(key.Cost(cost).SpentAt(inFuture))
 		require.NoError(e, err)
 		return d
 	}
@@ -219,6 +254,14 @@ func caseReset(e *env) {
 	require.Equal(e, e.decision(a, 6*token, 0), e.spend(a, 6), "it has no hold")
 	require.EqualValues(e, 600, e.left(b))
 	require.NoError(e, m.Reset())
+
+	e.spend(b, 600)
+	limits := method[interface{ SetLimits(*stint.Limits) error }](e)
+	unlimited := map[stint.Name]stint.Limit{leasable: stint.Unlimited}
+	require.NoError(e, limits.SetLimits(limitsOf(e, usualNames().WithLimits(unlimited))))
+	require.NoError(e, m.Reset(b), "it has no limit now")
+	require.NoError(e, limits.SetLimits(usualLimits(e)))
+	require.EqualValues(e, 600, e.left(b))
 }
 
 // Goroutines that ask at one instant get the burst and no more.

@@ -87,7 +87,7 @@ func caseErrors(e *env) {
 				_, err = e.Bucket(req.Key)
 				require.ErrorIs(e, err, want, "Bucket %+v", req)
 				require.ErrorIs(e, errorOf(e.Hold(req.Key, e.clock.now().Add(time.Hour))), want, "Hold %+v", req)
-				require.ErrorIs(e, e.Release(req.Key), want, "Release %+v", req)
+				require.ErrorIs(e, e.SetHold(req.Key, time.Time{}), want, "SetHold %+v", req)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func caseNotDurable(e *env) {
 	if e.level < stint.Leased {
 		require.True(e, e.spend(plain.Key("a"), 1).Allowed)
 		require.NoError(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))))
-		_, err := e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
+		_, err := e.Refund(stint.Request{Key: used, Cost: 2, Spent: inFuture})
 		require.NoError(e, err)
 		require.EqualValues(e, 2, e.left(used))
 		return
@@ -131,7 +131,7 @@ func caseNotDurable(e *env) {
 	require.ErrorIs(e, err, stint.ErrGone, "the reason")
 	require.Zero(e, d)
 	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("a").Cost(1))), stint.ErrNotDurable)
-	d, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: stint.JustSpent})
+	d, err = e.Refund(stint.Request{Key: used, Cost: 2, Spent: inFuture})
 	require.ErrorIs(e, err, stint.ErrNotDurable)
 	require.Zero(e, d)
 	ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
@@ -200,7 +200,7 @@ func caseClosed(e *env) {
 		require.Zero(e, d)
 		_, err = e.Check(key, 1)
 		require.ErrorIs(e, err, stint.ErrClosed, "Check %v", key)
-		_, err = e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
+		_, err = e.Refund(stint.Request{Key: key, Cost: 1, Spent: inFuture})
 		require.ErrorIs(e, err, stint.ErrClosed, "Refund %v", key)
 		_, err = e.Bucket(key)
 		require.ErrorIs(e, err, stint.ErrClosed, "Bucket %v", key)
@@ -216,7 +216,7 @@ func caseClosed(e *env) {
 	_, err = e.Do(context.Background(), nil, nil)
 	require.ErrorIs(e, err, stint.ErrClosed)
 	require.ErrorIs(e, errorOf(e.Hold(plain.Key("a"), time.Now().Add(time.Hour))), stint.ErrClosed)
-	require.ErrorIs(e, e.Release(plain.Key("a")), stint.ErrClosed)
+	require.ErrorIs(e, e.SetHold(plain.Key("a"), time.Time{}), stint.ErrClosed)
 	if m, ok := e.Limiter.(interface {
 		SetOverrides(...stint.Override) error
 	}); ok {

@@ -49,10 +49,13 @@ func (h *history) key() stint.Key {
 
 func (h *history) request() stint.Request {
 	r := stint.Request{
-		Key: h.key(), Cost: int64(h.rand.IntN(4)), Mode: stint.Mode(h.rand.IntN(3)), Spent: stint.JustSpent,
+		Key: h.key(), Cost: int64(h.rand.IntN(4)), Mode: stint.Mode(h.rand.IntN(3)), Spent: inFuture,
 	}
 	if h.rand.IntN(40) == 0 {
 		r.Cost = int64(h.rand.IntN(10) - 1)
+	}
+	if h.rand.IntN(3) == 0 {
+		r.Leave = int64(h.rand.IntN(4))
 	}
 	return r
 }
@@ -111,10 +114,14 @@ func (h *history) step() (what string, same bool) {
 	if key.Name == off || key.ID == "free" || !e.subject.has(Holds) {
 		return "no hold", true // not all Deciders have it
 	}
-	if h.rand.IntN(3) == 0 {
-		return "Release", fails(h.model.Release(key), e.Release(key))
-	}
 	until := e.clock.now().Add(time.Duration(h.rand.Int64N(int64(time.Minute))) - 20*time.Second)
+	switch h.rand.IntN(6) {
+	case 0:
+		until = time.Time{}
+		fallthrough
+	case 1, 2:
+		return "SetHold", fails(h.model.SetHold(key, until), e.SetHold(key, until))
+	}
 	want, wantErr := h.model.Hold(key, until)
 	got, gotErr := e.Hold(key, until)
 	require.True(e, want.Equal(got), "held until %v, want %v", got, want)

@@ -72,9 +72,27 @@ func caseHoldReleased(e *env) {
 	e.heldFor(key, 2*time.Hour)
 	e.hold(key, time.Minute)
 	e.heldFor(key, 2*time.Hour)
-	require.NoError(e, e.Release(key))
+	require.NoError(e, e.SetHold(key, time.Time{}))
 	require.True(e, e.check(key, 1).Allowed)
-	require.NoError(e, e.Release(key), "it is not held")
+	require.NoError(e, e.SetHold(key, time.Time{}), "it is not held")
+	b, err := e.Bucket(key)
+	require.NoError(e, err)
+	require.True(e, b.HeldUntil.IsZero())
+}
+
+func caseHoldSet(e *env) {
+	e.open()
+	key := plain.Key("a")
+	e.hold(key, time.Second)
+	for _, d := range []time.Duration{time.Minute, time.Hour, time.Second, time.Second} { // longer, shorter, the same
+		require.NoError(e, e.SetHold(key, e.clock.now().Add(d)))
+		e.heldFor(key, d)
+	}
+	e.clock.pass(time.Second)
+	require.EqualValues(e, 5, e.spend(key, 1).Remaining)
+	e.hold(key, time.Hour)
+	require.NoError(e, e.SetHold(key, e.clock.now().Add(-time.Second)), "a time that has passed")
+	require.True(e, e.check(key, 1).Allowed)
 	b, err := e.Bucket(key)
 	require.NoError(e, err)
 	require.True(e, b.HeldUntil.IsZero())
@@ -103,7 +121,7 @@ func caseHoldFar(e *env) {
 	require.Greater(e, e.spend(key, 1).RetryAfter, 130*365*24*time.Hour)
 	require.NoError(e, errorOf(e.Hold(key, time.Date(-9999, 1, 1, 0, 0, 0, 0, time.UTC))))
 	require.False(e, e.spend(key, 1).Allowed)
-	require.NoError(e, e.Release(key))
+	require.NoError(e, e.SetHold(key, time.Time{}))
 	require.True(e, e.spend(key, 1).Allowed)
 	end, err := e.Hold(key, time.Time{})
 	require.NoError(e, err)
@@ -148,14 +166,14 @@ func caseHoldKinds(e *env) {
 		require.ErrorIs(e, errorOf(e.Wait(soon, key.Cost(1))), context.DeadlineExceeded, "%v: its hold ends after the deadline", key)
 		require.NoError(e, soon.Err(), "it fails at once")
 		cancel()
-		d, err := e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
+		d, err := e.Refund(stint.Request{Key: key, Cost: 1, Spent: inFuture})
 		require.NoError(e, err)
 		require.True(e, d.Allowed, "a refund to a held bucket")
 		e.heldFor(key, time.Hour)
 	}
 	for _, key := range []stint.Key{shut.Key("a"), plain.Key("bad")} {
 		e.hold(key, time.Hour)
-		require.Equal(e, stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked},
+		require.Equal(e, e.at(stint.Decision{RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64, Key: key, Limit: stint.Blocked}),
 			e.check(key, 1), "it is blocked for longer")
 	}
 }
@@ -179,9 +197,13 @@ func caseWait(e *env) {
 	e.open()
 	key := plain.Key("a")
 	before := e.Now()
-	spent, err := e.Wait(e.Context(), key.Cost(4))
+	d, err := e.Wait(e.Context(), key.Cost(4))
 	require.NoError(e, err)
-	require.False(e, spent.Before(before) || spent.After(e.Now()), "%v, between %v and %v", spent, before, e.Now())
+	require.False(e, d.At().Before(before) || d.At().After(e.Now()), "%v, between %v and %v", d.At(), before, e.Now())
+	want := e.decision(key, 4*token, 0)
+	want.Taken = 4
+	want.SetAt(d.At())
+	require.Equal(e, want, d)
 	require.EqualValues(e, 2, e.left(key))
 	require.NoError(e, errorOf(e.Wait(e.Context(), key.Cost(0))))
 	require.NoError(e, errorOf(e.Wait(e.Context(), off.Key("a").Cost(4))))
@@ -222,7 +244,9 @@ func caseWaitSleeps(e *env) {
 }
 
 func caseWaitQueue(e *env) {
-	e.openWith(usualLimits(e), nil)
+	names := usualNames()
+	names[queued] = stint.NameSpec{Label: "queued", Limit: stint.Limit{Burst: 6, Count: 1, Period: time.Hour, Queue: 3}}
+	e.openWith(limitsOf(e, names), nil) // no turn comes
 	key := queued.Key("a")
 	e.spend(key, 6)
 	ctx, cancel := context.WithCancel(e.Context())
@@ -234,7 +258,7 @@ func caseWaitQueue(e *env) {
 	if !e.subject.has(Queues) {
 		e.skip("%s has no queues", e.subject.Name)
 	}
-	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter > 35*time.Second }, 20*time.Second,
+	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter > 3*time.Hour }, 20*time.Second,
 		time.Millisecond, "three are in the queue")
 	require.ErrorIs(e, errorOf(e.Wait(ctx, key.Cost(1))), stint.ErrQueueFull)
 	cancel()
@@ -242,8 +266,43 @@ func caseWaitQueue(e *env) {
 		require.ErrorIs(e, <-done, context.Canceled)
 	}
 	// A Wait ends with its context, and does not wait until its tokens are back.
-	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter < 11*time.Second }, 20*time.Second,
+	require.Eventually(e, func() bool { return e.check(key, 1).RetryAfter <= time.Hour }, 20*time.Second,
 		time.Millisecond, "their tokens are back")
+}
+
+// caseWaitMiddle: whoever leaves the middle of a queue leaves no gap.
+func caseWaitMiddle(e *env) {
+	if !e.subject.has(Queues) {
+		e.skip("%s has no queues", e.subject.Name)
+	}
+	e.openOwn()
+	key := queued.Key("a")
+	e.spend(key, 6)
+	done := make(chan error, 1)
+	var leave [3]context.CancelFunc
+	for i := range leave {
+		var ctx context.Context
+		ctx, leave[i] = context.WithCancel(e.Context())
+		defer leave[i]()
+		go func() {
+			if err := errorOf(e.Wait(ctx, key.Cost(1))); i == 1 {
+				done <- err
+			}
+		}()
+		last := time.Duration(i+1) * token
+		require.Eventually(e, func() bool { return e.check(key, 0).RetryAfter == last }, 20*time.Second, time.Millisecond)
+	}
+	require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), stint.ErrQueueFull)
+	leave[1]()
+	require.ErrorIs(e, <-done, context.Canceled)
+	require.Eventually(e, func() bool { return e.check(key, 0).RetryAfter == 2*token }, 20*time.Second, time.Millisecond,
+		"the last turn moves up")
+	require.Equal(e, 3*token, e.check(key, 1).RetryAfter)
+	soon, cancel := context.WithTimeout(e.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(e, errorOf(e.Wait(soon, key.Cost(1))), context.DeadlineExceeded, "the queue has space for one more")
+	leave[0]()
+	require.Eventually(e, func() bool { return e.check(key, 0).RetryAfter == token }, 20*time.Second, time.Millisecond)
 }
 
 func caseContexts(e *env) {
@@ -290,19 +349,24 @@ func caseUpTo(e *env) {
 	taken, d = spendUpTo(key, 4)
 	require.EqualValues(e, 2, taken, "what is there")
 	require.Zero(e, d.Remaining)
-	taken, _ = spendUpTo(key, 1)
+	taken, d = spendUpTo(key, 3)
 	require.Zero(e, taken)
+	require.Equal(e, e.decision(key, 6*token, token), d, "the wait for the first token")
+	taken, d = spendUpTo(key, 0)
+	require.Zero(e, taken)
+	require.True(e, d.Allowed, "it asks for none")
 	taken, _ = spendUpTo(off.Key("a"), 9)
 	require.EqualValues(e, 9, taken)
 	taken, _ = spendUpTo(shut.Key("a"), 9)
 	require.Zero(e, taken)
 	e.clock.pass(3 * token)
 	e.hold(key, time.Minute)
-	taken, _ = spendUpTo(key, 1)
+	taken, d = spendUpTo(key, 1)
 	require.Zero(e, taken, "it is held")
+	require.Equal(e, time.Minute, d.RetryAfter)
 	for want, bad := range map[error]stint.Request{
 		stint.ErrNegativeCost: {Key: key, Cost: -1}, stint.ErrUnknownName: {Key: stint.Name(99).Key("a"), Cost: 1},
-		stint.ErrInvalidID: {Key: plain.Key(""), Cost: 1},
+		stint.ErrInvalidID: {Key: plain.Key(""), Cost: 1}, stint.ErrCostOverBurst: {Key: plain.Key("b"), Cost: 9, Leave: 6},
 	} {
 		bad.Mode = stint.UpTo
 		d, err := e.Do(e.Context(), []stint.Request{bad}, nil)
@@ -314,18 +378,65 @@ func caseUpTo(e *env) {
 	require.Error(e, err, "it must be alone")
 	require.Equal(e, make([]stint.Decision, 2), ds)
 	require.EqualValues(e, 4, e.left(other.Key("b")))
+}
 
-	l, ok := e.Limiter.(interface {
-		DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
-	})
-	if !ok {
-		return
+// A request that must leave tokens passes while there are more.
+func caseLeave(e *env) {
+	e.open()
+	key, b := plain.Key("a"), plain.Key("b") // 6 a minute
+	leaving := func(key stint.Key, cost, leave int64) stint.Request {
+		return stint.Request{Key: key, Cost: cost, Leave: leave}
 	}
-	c := stint.Request{Key: plain.Key("c"), Cost: 4, Mode: stint.UpTo}
-	wrong := stint.Request{Key: plain.Key(""), Cost: 1, Mode: stint.UpTo}
-	ds = make([]stint.Decision, 4)
-	require.ErrorIs(e, l.DoEach(e.Context(), []stint.Request{c, c, wrong, c}, ds), stint.ErrInvalidID)
-	require.Equal(e, []int64{4, 2, 0, 0}, []int64{ds[0].Taken, ds[1].Taken, ds[2].Taken, ds[3].Taken})
+	one := func(req stint.Request) stint.Decision {
+		d, err := e.Do(e.Context(), []stint.Request{req}, nil)
+		require.NoError(e, err)
+		return e.rest(d, req.Cost)
+	}
+	require.Equal(e, e.decision(key, 2*token, 0), one(leaving(key, 2, 4)))
+	require.Equal(e, e.decision(key, 2*token, token), one(leaving(key, 1, 4)), "it shows what the bucket has")
+	e.clock.pass(token - 1)
+	require.Equal(e, e.decision(key, token+1, 1), one(leaving(key, 1, 4)))
+	e.clock.pass(1)
+	require.Equal(e, e.decision(key, 2*token, 0), one(leaving(key, 1, 4)))
+	require.Equal(e, e.decision(key, 2*token, token), one(leaving(key, 0, 5)), "a request that costs nothing, too")
+
+	d, ds := e.together(leaving(b, 1, 0), leaving(key, 1, 4))
+	require.Equal(e, e.decision(key, 2*token, token), d)
+	require.Equal(e, []stint.Decision{e.decision(b, token, 0), d}, ds)
+	spendOnly, check := leaving(key, 1, 4), leaving(key, 1, 3)
+	spendOnly.Mode, check.Mode = stint.SpendOnly, stint.CheckOnly
+	d, ds = e.together(leaving(b, 1, 0), spendOnly)
+	require.Equal(e, []stint.Decision{d, e.decision(key, 2*token, token)}, ds)
+	d, _ = e.together(check)
+	require.True(e, d.Allowed)
+	require.Equal(e, []int64{4, 5}, []int64{e.left(key), e.left(b)})
+
+	upTo := leaving(key, math.MaxInt64, 1)
+	upTo.Mode = stint.UpTo
+	d, err := e.Do(e.Context(), []stint.Request{upTo}, nil)
+	require.NoError(e, err)
+	require.EqualValues(e, 3, d.Taken)
+	require.Equal(e, e.decision(key, 5*token, token), e.spend(key, 2), "one is left")
+	e.spend(key, 1)
+	back, err := e.Refund(stint.Request{Key: key, Cost: 1, Leave: 6, Spent: inFuture})
+	require.NoError(e, err, "a refund ignores it")
+	require.EqualValues(e, 1, back.Remaining)
+
+	require.True(e, one(leaving(off.Key("a"), 1, 100)).Allowed)
+	require.False(e, one(leaving(shut.Key("a"), 1, 100)).Allowed)
+	own := leaving(plain.Key("own"), 1, 90)
+	own.Limit = stint.PerMinute(100)
+	require.True(e, one(own).Allowed, "the limit is the request's")
+
+	for _, reqs := range [][]stint.Request{{leaving(key, 3, 4)}, {leaving(b, 1, 0), leaving(key, 3, 4)}} {
+		_, err = e.Do(e.Context(), reqs, nil)
+		require.ErrorIs(e, err, stint.ErrCostOverBurst)
+		require.ErrorContains(e, err, "3, which leave 4, of 6")
+	}
+	_, err = e.Do(e.Context(), []stint.Request{leaving(key, 1, -1)}, nil)
+	require.ErrorContains(e, err, "Leave is -1")
+	_, err = e.Wait(e.Context(), leaving(key, 1, 1))
+	require.ErrorContains(e, err, "cannot queue")
 }
 
 // A cost that is settled while the bucket is held, and while others queue.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/shares"
 )
 
 // The names of limits that share a total.
@@ -17,125 +18,103 @@ const (
 	floor
 )
 
-func shareNames() stint.Names {
-	names := usualNames()
-	names[total] = stint.NameSpec{Label: "total", ID: stint.Shared, Limit: stint.PerMinute(6)}
-	names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5), Parent: total, Floor: floor}
-	names[floor] = stint.NameSpec{Label: "floor", Limit: stint.Unlimited}
-	return names
-}
-
+// caseShares is about package shares above the Decider.
 func caseShares(e *env) {
-	limits := limitsOf(e, shareNames(), stint.Override{Key: floor.Key("a"), Limit: stint.PerMinute(2)})
-	if !e.subject.has(Shares) {
-		_, err := e.tryOpen(limits, newClock())
-		require.ErrorIs(e, err, errors.ErrUnsupported)
-		return
+	names := usualNames()
+	names[total] = stint.NameSpec{Label: "total", IDs: stint.Single, Limit: stint.PerMinute(6)}
+	names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5)}
+	names[floor] = stint.NameSpec{Label: "floor", Limit: stint.Unlimited}
+	e.openWith(limitsOf(e, names, stint.Override{Key: floor.Key("a"), Limit: stint.PerMinute(2)}), newClock())
+	s, err := shares.New(e.Limiter, shares.Tree{Total: total, Class: class, Floor: floor})
+	require.NoError(e, err)
+	a, b, t, f := class.Key("a"), class.Key("b"), total.Key(""), floor.Key("a")
+	do := func(reqs ...stint.Request) (stint.Decision, []stint.Decision) {
+		ds := make([]stint.Decision, len(reqs))
+		d, err := s.Do(e.Context(), reqs, ds)
+		require.NoError(e, err)
+		return d, ds
 	}
-	e.openWith(limits, newClock())
-	a, b, t := class.Key("a"), class.Key("b"), total.Key("")
-	d := e.spend(b, 1)
-	require.True(e, d.Allowed)
-	d = e.spend(b, 4)
+	spend := func(key stint.Key, cost int64) stint.Decision {
+		d, err := s.Spend(key, cost)
+		require.NoError(e, err)
+		return e.rest(d, cost)
+	}
+	require.True(e, spend(b, 1).Allowed)
+	d := spend(b, 4)
 	require.False(e, d.Allowed, "two tokens of the total are kept for a")
 	require.Equal(e, t, d.Key, "the bucket that decided")
-	require.Equal(e, d, e.check(b, 4))
-	require.True(e, e.spend(b, 3).Allowed)
-	d, ds := e.together(stint.Request{Key: a, Cost: 2}, stint.Request{Key: plain.Key("x"), Cost: 1})
+	require.EqualValues(e, 3, d.Remaining, "what the total lends")
+	checked, err := s.Check(b, 4)
+	require.NoError(e, err)
+	require.Equal(e, d, checked)
+	require.True(e, spend(b, 3).Allowed)
+	d, ds := do(stint.Request{Key: a, Cost: 2}, stint.Request{Key: plain.Key("x"), Cost: 1})
 	require.True(e, d.Allowed, "a has its floor: %+v", ds)
-	require.False(e, e.spend(a, 1).Allowed)
+	require.False(e, spend(a, 1).Allowed)
 	require.Zero(e, e.left(t))
-	d, err := e.Refund(stint.Request{Key: b, Cost: 3, Spent: stint.JustSpent})
+	d, err = s.Refund(stint.Request{Key: b, Cost: 3, Spent: inFuture})
 	require.NoError(e, err)
 	require.True(e, d.Allowed)
 	require.EqualValues(e, 3, e.left(t), "a refund reaches the total")
-	d = e.spend(t, 1)
-	require.True(e, d.Allowed, "the total is spent from directly")
-	require.Equal(e, t, d.Key)
-	f := floor.Key("a")
-	_, err = e.Spend(f, 1)
-	require.ErrorIs(e, err, errors.ErrUnsupported)
-	require.Equal(e, f, e.check(f, 1).Key, "a floor is only checked")
-	require.EqualValues(e, 0, e.left(f))
-	_, err = e.Refund(stint.Request{Key: f, Cost: 1, Spent: stint.JustSpent})
-	require.ErrorIs(e, err, errors.ErrUnsupported)
-	for _, key := range []stint.Key{a, b, t} {
-		require.ErrorIs(e, errorOf(e.Wait(e.Context(), key.Cost(1))), errors.ErrUnsupported)
-	}
-	require.EqualValues(e, 2, e.left(t))
-	for _, wrong := range []stint.Request{{Key: f, Cost: 1}, {Key: t, Cost: 1, Limit: stint.PerMinute(3)},
-		{Key: b, Cost: 1, Limit: stint.EachDay(3, time.UTC)}} {
+	require.True(e, spend(t, 1).Allowed, "the total is spent from directly")
+	require.False(e, spend(t, 1).Allowed, "but not what is kept")
+	for _, wrong := range [][]stint.Request{{{Key: f, Cost: 1}}, {{Key: a, Cost: 1}, {Key: b, Cost: 1}}, {{Key: a, Cost: 1}, {Key: t, Cost: 1}},
+		{{Key: plain.Key("x"), Cost: 1}, {Key: a, Cost: 1, Mode: stint.UpTo}}} {
 		ds := []stint.Decision{{Allowed: true}, {Allowed: true}}
-		_, err = e.Do(context.Background(), []stint.Request{{Key: plain.Key("x"), Cost: 1}, wrong}, ds)
-		require.ErrorIs(e, err, errors.ErrUnsupported, "%+v", wrong)
-		require.Equal(e, make([]stint.Decision, 2), ds)
+		_, err = s.Do(e.Context(), wrong, ds)
+		require.Error(e, err, "%+v", wrong)
+		require.Equal(e, make([]stint.Decision, len(wrong)), ds[:len(wrong)])
+	}
+	_, err = s.Refund(stint.Request{Key: f, Cost: 1, Spent: inFuture})
+	require.ErrorIs(e, err, errors.ErrUnsupported)
+	for _, key := range []stint.Key{a, b, t, f} {
+		require.ErrorIs(e, errorOf(s.Wait(e.Context(), key.Cost(1))), errors.ErrUnsupported)
 	}
 	require.EqualValues(e, 2, e.left(t), "nothing was spent")
+
 	e.clock.pass(time.Hour)
-	require.True(e, e.spend(b, 1).Allowed)
-	d, ds = e.together(stint.Request{Key: b, Cost: 2}, stint.Request{Key: t, Cost: 2})
-	require.False(e, d.Allowed, "both take from the total: %+v", ds)
-	require.Equal(e, []any{t, true, false}, []any{d.Key, ds[0].Allowed, ds[1].Allowed})
-	require.EqualValues(e, 5, e.left(t), "nothing was spent")
+	for _, passes := range []bool{true, false} { // a share that takes no part
+		d, ds = do(stint.Request{Key: b, Cost: 4, Mode: stint.SpendOnly}, stint.Request{Key: plain.Key("x"), Cost: 1})
+		require.Equal(e, []any{true, plain.Key("x")}, []any{d.Allowed, d.Key})
+		require.Equal(e, []bool{passes, true}, []bool{ds[0].Allowed, ds[1].Allowed})
+		require.Equal(e, []int64{2, 1}, []int64{e.left(t), e.left(b)})
+	}
 	e.clock.pass(time.Hour)
-	_, err = e.Do(context.Background(), []stint.Request{{Key: b, Cost: 3}, {Key: t, Cost: 2}}, nil)
-	require.ErrorIs(e, err, stint.ErrCostOverBurst, "the total never lends both")
-	d, ds = e.together(stint.Request{Key: b, Cost: 2}, stint.Request{Key: t, Cost: 1}, stint.Request{Key: a, Cost: 2})
-	require.True(e, d.Allowed, "%+v", ds)
-	require.EqualValues(e, 1, e.left(t))
-	_, err = e.Refund(stint.Request{Key: b, Cost: 2, Spent: stint.JustSpent}, stint.Request{Key: a, Cost: 2, Spent: stint.JustSpent})
-	require.NoError(e, err)
-	require.EqualValues(e, 5, e.left(t))
-	for _, cost := range []int64{-1, 7} {
-		want := map[int64]error{-1: stint.ErrNegativeCost, 7: stint.ErrCostOverBurst}[cost]
-		_, err = e.Spend(b, cost)
-		require.ErrorIs(e, err, want)
-	}
-	caseSharesHeld(e, a, b, t)
-	if m, ok := e.Limiter.(interface{ SetLimits(*stint.Limits) error }); ok {
-		names := shareNames()
-		names[class] = stint.NameSpec{Label: "class", Limit: stint.PerMinute(5)}
-		require.Error(e, m.SetLimits(limitsOf(e, names)), "a limit keeps its Parent")
-	}
+	d, _ = do(stint.Request{Key: b, Cost: 9, Mode: stint.UpTo})
+	require.Equal(e, []any{true, int64(4)}, []any{d.Allowed, d.Taken}, "what the total lends")
+	d, _ = do(stint.Request{Key: a, Cost: 9, Mode: stint.UpTo})
+	require.Equal(e, []any{true, int64(2)}, []any{d.Allowed, d.Taken}, "the floor")
+	d, _ = do(stint.Request{Key: a, Cost: 9, Mode: stint.UpTo})
+	require.False(e, d.Allowed)
+	require.Equal(e, 3*token, d.RetryAfter, "as long as for the floor, or for what the total lends")
+	_, err = s.Spend(b, 7)
+	require.ErrorIs(e, err, stint.ErrCostOverBurst)
+	caseSharesHeld(e, s, a, b, t)
 }
 
 // caseSharesHeld holds shares, and then their total.
-func caseSharesHeld(e *env, a, b, t stint.Key) {
-	e.clock.pass(time.Hour)
-	once := stint.Request{Key: b, Cost: 1, Limit: stint.PerMinute(1)}
-	d, _ := e.together(once)
-	require.True(e, d.Allowed, "a share may have a given limit")
-	require.EqualValues(e, 5, e.left(t))
-	d, _ = e.together(once)
-	require.False(e, d.Allowed)
-	require.Equal(e, []any{b, once.Limit}, []any{d.Key, d.Limit})
+func caseSharesHeld(e *env, s *shares.Decider, a, b, t stint.Key) {
+	if !e.subject.has(Holds) {
+		return
+	}
+	spend := func(key stint.Key, cost int64) stint.Decision {
+		d, err := s.Spend(key, cost)
+		require.NoError(e, err)
+		return d
+	}
 	e.clock.pass(time.Hour)
 	e.hold(b, time.Hour)
 	e.heldFor(b, time.Hour)
-	require.True(e, e.spend(a, 1).Allowed, "a hold on a share holds no other")
-	until, err := e.Hold(b, e.clock.now().Add(time.Minute))
-	require.NoError(e, err)
-	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
-	require.NoError(e, e.Release(b))
-	require.True(e, e.spend(b, 1).Allowed)
-	until, err = e.Hold(t, e.clock.now().Add(time.Hour))
-	require.NoError(e, err)
-	require.True(e, e.clock.now().Add(time.Hour).Equal(until))
+	require.False(e, spend(b, 1).Allowed)
+	require.True(e, spend(a, 1).Allowed, "a hold on a share holds no other")
+	e.clock.pass(time.Hour)
+	e.hold(floor.Key("a"), time.Hour)
+	require.True(e, spend(a, 1).Allowed, "a held floor does not pay, and the total lends")
+	require.EqualValues(e, 5, e.left(t))
+	e.hold(t, time.Hour)
 	for _, key := range []stint.Key{a, b, t} {
-		d := e.spend(key, 1)
-		require.Equal(e, time.Hour, d.RetryAfter, "a hold on the total holds all")
-		require.Equal(e, t, d.Key)
-		found, err := e.Bucket(key)
-		require.NoError(e, err)
-		require.Equal(e, key == t, !found.HeldUntil.IsZero(), "Bucket tells of its own hold")
-	}
-	d = e.spendUpTo(b, 3)
-	require.Zero(e, d.Taken)
-	require.Equal(e, t, d.Key)
-	if m, ok := e.Limiter.(interface{ Reset(...stint.Key) error }); ok {
-		require.NoError(e, m.Reset(t))
-		require.EqualValues(e, 6, e.left(t))
-		require.True(e, e.spend(b, 1).Allowed)
+		d := spend(key, 1)
+		require.Equal(e, []any{time.Hour, t}, []any{d.RetryAfter, d.Key}, "a hold on the total holds all")
 	}
 }
 
@@ -199,6 +178,54 @@ func caseSetOverrides(e *env) {
 	require.True(e, e.spend(key, 100).Allowed)
 }
 
+// caseCalendarZones: what was used of a quota stays used in one of another zone,
+// start or unit, whether that is configured, given, or the limit of another process.
+func caseCalendarZones(e *env) {
+	if !e.subject.has(Calendars) {
+		e.skip("%s has no quotas by the calendar", e.subject.Name)
+	}
+	quota := stint.EachDay(60, time.UTC)
+	limits := func(l stint.Limit) *stint.Limits {
+		return limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: l}))
+	}
+	c := newClock()
+	e.openWith(limits(quota), c)
+	kathmandu, west := time.FixedZone("", 20700), time.FixedZone("", -7*3600)
+	others := []stint.Limit{
+		stint.EachDay(60, kathmandu), quota, stint.EachDay(60, west).StartingAt(time.Hour), stint.EachMonth(60, west), quota,
+	}
+	key, used := plain.Key("a"), int64(4)
+	e.spend(key, used)
+	requireLeft := func(d stint.Decision, l stint.Limit) {
+		require.Equal(e, 60-used, d.Remaining, "%v", l)
+		_, end := l.PeriodAt(c.now())
+		require.Equal(e, end.Sub(c.now()), d.ResetAfter, "%v", l)
+	}
+	for _, l := range others {
+		d, _ := e.together(stint.Request{Key: key, Cost: 2, Limit: l})
+		used += 2
+		requireLeft(d, l)
+		d, err := e.Refund(stint.Request{Key: key, Cost: 1, Limit: l, Spent: c.now()})
+		require.NoError(e, err)
+		used--
+		requireLeft(d, l)
+		requireLeft(e.check(key, 0), quota)
+	}
+	m := method[interface{ SetLimits(*stint.Limits) error }](e)
+	for _, l := range others {
+		require.NoError(e, m.SetLimits(limits(l)))
+		requireLeft(e.check(key, 0), l)
+		used++
+		requireLeft(e.spend(key, 1), l)
+	}
+	d, _ := e.together(stint.Request{Key: key, Cost: 60 - used, Limit: others[0]})
+	require.True(e, d.Allowed)
+	require.False(e, e.spend(key, 1).Allowed)
+	_, end := quota.PeriodAt(c.now())
+	c.pass(end.Sub(c.now()))
+	require.True(e, e.spend(key, 60).Allowed, "the configured quota's day has begun")
+}
+
 func caseCalendar(e *env) {
 	daily := stint.EachDay(6, time.UTC)
 	limits := limitsOf(e, usualNames().WithLimits(map[stint.Name]stint.Limit{plain: daily}))
@@ -225,7 +252,7 @@ func caseCalendar(e *env) {
 	d = e.spend(key, 3)
 	require.False(e, d.Allowed, "no token comes back before the next day")
 	require.Equal(e, left(), d.RetryAfter)
-	d, err := e.Refund(stint.Request{Key: key, Cost: 1, Spent: stint.JustSpent})
+	d, err := e.Refund(stint.Request{Key: key, Cost: 1, Spent: inFuture})
 	require.NoError(e, err)
 	require.EqualValues(e, 3, d.Remaining)
 	require.ErrorIs(e, e.tooMany(key), stint.ErrCostOverBurst)
@@ -267,7 +294,7 @@ func caseCalendarOthers(e *env) {
 
 	free := stint.Request{Key: off.Key("a"), Cost: 4, Limit: daily}
 	d, _ := e.together(free)
-	require.Equal(e, stint.Decision{Allowed: true, Remaining: 2, ResetAfter: left(), Key: free.Key, Limit: daily}, d)
+	require.Equal(e, e.at(stint.Decision{Allowed: true, Remaining: 2, ResetAfter: left(), Key: free.Key, Limit: daily}), d)
 	e.clock.pass(time.Hour)
 	d, _ = e.together(free)
 	require.False(e, d.Allowed)
@@ -291,7 +318,7 @@ func caseCalendarOthers(e *env) {
 	require.ErrorIs(e, errorOf(e.Wait(over, plain.Key("c").Cost(1))), context.Canceled)
 	require.ErrorIs(e, errorOf(e.Wait(e.Context(), plain.Key("c").Cost(7))), stint.ErrCostOverBurst)
 	require.EqualValues(e, 4, e.left(plain.Key("c")))
-	d, err := e.Refund(stint.Request{Key: plain.Key("c"), Cost: 9, Spent: stint.JustSpent})
+	d, err := e.Refund(stint.Request{Key: plain.Key("c"), Cost: 9, Spent: inFuture})
 	require.NoError(e, err)
 	require.EqualValues(e, 6, d.Remaining)
 }

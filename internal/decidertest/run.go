@@ -3,6 +3,7 @@ package decidertest
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"reflect"
 	"runtime"
@@ -59,10 +60,9 @@ type Feature string
 
 // The features.
 const (
-	Shares        Feature = "shares of a total"         // Open returns errors.ErrUnsupported
 	Calendars     Feature = "quotas by the calendar"    // Open returns errors.ErrUnsupported
 	Queues        Feature = "queues"                    // waiting callers are not served in order, and Spend passes them
-	Holds         Feature = "holds and resets"          // Hold, Release and Reset return an error
+	Holds         Feature = "holds and resets"          // Hold, SetHold and Reset return an error
 	HeldFreeIDs   Feature = "holds on unlimited ids"    // Hold returns an error, and decisions pass
 	OwnClock      Feature = "the clock of decisions"    // Now goes on by the monotonic clock between decisions
 	Clamps        Feature = "limits that end waits"     // SetLimits leaves buckets as they are
@@ -260,7 +260,7 @@ const token = 10 * time.Second
 func usualNames() stint.Names {
 	return stint.Names{
 		plain:    {Label: "plain", Limit: stint.PerMinute(6)},
-		everyone: {Label: "everyone", ID: stint.Shared, Limit: stint.PerMinute(6)},
+		everyone: {Label: "everyone", IDs: stint.Single, Limit: stint.PerMinute(6)},
 		other:    {Label: "other", Limit: stint.PerHour(4)},
 		off:      {Label: "off", Limit: stint.Unlimited},
 		shut:     {Label: "shut", Limit: stint.Blocked},
@@ -283,9 +283,9 @@ func limitsOf(e *env, names stint.Names, overrides ...stint.Override) *stint.Lim
 	return limits
 }
 
-// limitOf returns the configured limit of a key; zero if there is none.
+// limitOf returns the configured limit of a key.
 func (e *env) limitOf(key stint.Key) stint.Limit {
-	l, _ := e.Limits().For(key)
+	l := e.Limits().For(key)
 	return l
 }
 
@@ -343,8 +343,14 @@ func (e *env) left(key stint.Key) int64 {
 // it is full, and wait is RetryAfter.
 func (e *env) decision(key stint.Key, used, wait time.Duration) stint.Decision {
 	l := e.limitOf(key)
-	return stint.Decision{Allowed: wait == 0, Remaining: int64((l.Tolerance() - used) / l.Interval()), RetryAfter: wait,
-		ResetAfter: used, Key: key, Limit: l}
+	return e.at(stint.Decision{Allowed: wait == 0, Remaining: int64((l.Tolerance() - used) / l.Interval()), RetryAfter: wait,
+		ResetAfter: used, Key: key, Limit: l})
+}
+
+// at returns a decision as one that is made now.
+func (e *env) at(d stint.Decision) stint.Decision {
+	d.SetAt(e.clock.now())
+	return d
 }
 
 // hold holds a key for a time. If the Decider has no holds, hold skips the case.
@@ -360,11 +366,14 @@ func (e *env) hold(key stint.Key, d time.Duration) {
 // errorOf returns the error of a call that has another result, too.
 func errorOf(_ any, err error) error { return err }
 
+// inFuture is the Spent of a refund of a whole cost: it counts as the present.
+var inFuture = time.Unix(0, math.MaxInt64)
+
 // justSpent returns the requests of a refund of the whole costs.
 func justSpent(reqs []stint.Request) []stint.Request {
 	reqs = slices.Clone(reqs)
 	for i := range reqs {
-		reqs[i].Spent = stint.JustSpent
+		reqs[i].Spent = inFuture
 	}
 	return reqs
 }

@@ -17,12 +17,7 @@ func (m message) Context() context.Context { return m.ctx }
 // Stats after a group that was denied: what was taken back counts as nothing, and
 // the bucket that denied counts once.
 func caseStats(e *env) {
-	names := usualNames()
-	if e.subject.has(Shares) {
-		names = shareNames()
-		names[class+10] = stint.NameSpec{Label: "second class", Limit: stint.PerMinute(1), Parent: total}
-	}
-	e.openWith(limitsOf(e, names), newClock())
+	e.openWith(limitsOf(e, usualNames()), newClock())
 	m := method[interface{ Stats() stint.Stats }](e)
 	counted := func(name stint.Name) [3]int64 {
 		l := m.Stats().Limits[name]
@@ -42,23 +37,4 @@ func caseStats(e *env) {
 	}
 	require.Equal(e, [3]int64{4, 0, 0}, counted(plain))
 	require.Equal(e, [3]int64{4, 2, 0}, counted(other))
-	if !e.subject.has(Shares) {
-		return
-	}
-	for range 5 {
-		spend(class.Key("a"), (class + 10).Key("a"))
-	}
-	require.Equal(e, [3]int64{1, 0, 0}, counted(class))
-	require.Equal(e, [3]int64{1, 4, 0}, counted(class+10))
-	require.Equal(e, [3]int64{2, 0, 0}, counted(total))
-	require.True(e, spend(class.Key("a"), total.Key("")))
-	require.True(e, e.spend(class.Key("b"), 1).Allowed)
-	require.EqualValues(e, 1, e.left(total.Key("")))
-	before, inTotal := counted(class), counted(total)
-	require.False(e, spend(class.Key("a"), class.Key("b")), "the total has too few for both")
-	before[1]++ // that of b, as for a spend of b alone
-	require.Equal(e, before, counted(class))
-	inTotal[1]++
-	require.Equal(e, inTotal, counted(total))
-	require.EqualValues(e, 1, e.left(total.Key("")))
 }

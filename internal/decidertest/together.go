@@ -17,7 +17,7 @@ func caseTogether(e *env) {
 	reqs := []stint.Request{{Key: off.Key("x"), Cost: 9}, {Key: b, Cost: 1}, {Key: a, Cost: 3}, {Key: everyone.Key("")}}
 	d, ds := e.together(reqs...)
 	require.Equal(e, []stint.Decision{
-		{Allowed: true, Remaining: math.MaxInt64, Key: off.Key("x")},
+		e.at(stint.Decision{Allowed: true, Remaining: math.MaxInt64, Key: off.Key("x"), Limit: stint.Unlimited}),
 		e.decision(b, 15*time.Minute, 0), e.decision(a, 3*token, 0), e.decision(everyone.Key(""), 0, 0),
 	}, ds)
 	require.Equal(e, ds[1], d, "3 left each: the longer ResetAfter is stricter")
@@ -63,7 +63,7 @@ func caseModes(e *env) {
 	require.False(e, d.Allowed)
 	require.EqualValues(e, 4, e.left(c))
 	d, _ = e.together(stint.Request{Key: a, Cost: 1, Mode: stint.SpendOnly})
-	require.Equal(e, stint.Decision{Allowed: true, Remaining: math.MaxInt64}, d, "no request takes part")
+	require.Equal(e, e.at(stint.Decision{Allowed: true, Remaining: math.MaxInt64}), d, "no request takes part")
 	require.EqualValues(e, 1, e.left(a))
 	d, _ = e.together(stint.Request{Key: a, Cost: 2, Mode: stint.CheckOnly})
 	require.Equal(e, e.decision(a, 5*token, token), d)
@@ -101,7 +101,7 @@ func caseNilDecisions(e *env) {
 
 func caseNoRequests(e *env) {
 	e.open()
-	want := stint.Decision{Allowed: true, Remaining: math.MaxInt64}
+	want := e.at(stint.Decision{Allowed: true, Remaining: math.MaxInt64})
 	d, _ := e.together()
 	require.Equal(e, want, d)
 	d, err := e.Refund()
@@ -122,10 +122,10 @@ func caseRefundSeveral(e *env) {
 	require.Equal(e, e.decision(b, 0, 0), d, "the fewest left")
 	e.spend(a, 6)
 	require.Error(e, errorOf(e.Refund(a.Cost(2))), "without Spent")
-	d, err = e.Refund(stint.Request{Key: a, Cost: 2, Spent: stint.JustSpent})
+	d, err = e.Refund(stint.Request{Key: a, Cost: 2, Spent: inFuture})
 	require.NoError(e, err)
 	require.Equal(e, e.decision(a, 4*token, 0), d)
-	d, err = e.Refund(stint.Request{Key: shut.Key("a"), Cost: 1, Spent: stint.JustSpent}, stint.Request{Key: off.Key("a"), Cost: 1, Spent: stint.JustSpent})
+	d, err = e.Refund(stint.Request{Key: shut.Key("a"), Cost: 1, Spent: inFuture}, stint.Request{Key: off.Key("a"), Cost: 1, Spent: inFuture})
 	require.NoError(e, err)
 	require.True(e, d.Allowed)
 }
@@ -139,31 +139,23 @@ func caseGiven(e *env) {
 		return d
 	}
 	d := ask(1, given)
-	require.Equal(e, stint.Decision{Allowed: true, Remaining: 2, ResetAfter: 20 * time.Second, Key: key, Limit: given}, d)
+	require.Equal(e, e.at(stint.Decision{Allowed: true, Remaining: 2, ResetAfter: 20 * time.Second, Key: key, Limit: given}), d)
 	require.EqualValues(e, 4, e.left(key), "one bucket for both limits")
 	require.True(e, ask(2, given).Allowed)
 	d = ask(1, given)
 	require.False(e, d.Allowed)
 	require.Equal(e, 20*time.Second, d.RetryAfter)
-	require.Equal(e, stint.Unlimited, cmpLimit(ask(1, stint.Unlimited).Limit))
+	require.Equal(e, stint.Unlimited, ask(1, stint.Unlimited).Limit)
 	require.Equal(e, stint.Blocked, ask(1, stint.Blocked).Limit)
 	free := stint.Request{Key: off.Key("a"), Cost: 2, Limit: given}
 	d, _ = e.together(free)
-	require.Equal(e, stint.Decision{Allowed: true, Remaining: 1, ResetAfter: 40 * time.Second, Key: free.Key, Limit: given}, d)
-	d, err := e.Refund(free.SpentAt(stint.JustSpent))
+	require.Equal(e, e.at(stint.Decision{Allowed: true, Remaining: 1, ResetAfter: 40 * time.Second, Key: free.Key, Limit: given}), d)
+	d, err := e.Refund(free.SpentAt(inFuture))
 	require.NoError(e, err)
 	require.EqualValues(e, 3, d.Remaining)
 	d, ds := e.together(stint.Request{Key: plain.Key("b"), Cost: 3, Limit: given}, stint.Request{Key: off.Key("b"), Cost: 1, Limit: given})
 	require.Equal(e, ds[0], d)
 	require.Equal(e, []int64{0, 2}, []int64{ds[0].Remaining, ds[1].Remaining})
-}
-
-// cmpLimit returns Unlimited for the zero limit, by which a Decision says it.
-func cmpLimit(l stint.Limit) stint.Limit {
-	if l == (stint.Limit{}) {
-		return stint.Unlimited
-	}
-	return l
 }
 
 func caseGivenLevels(e *env) {
@@ -226,12 +218,12 @@ func caseSlowWait(e *env) {
 		for n := int64(1); ; n++ { // some Deciders read the clock before they decide
 			key := plain.Key(fmt.Sprint(id, n))
 			e.clock.passAfter(n, 2*token)
-			spent, err := e.Wait(e.Context(), key.Cost(3))
+			d, err := e.Wait(e.Context(), key.Cost(3))
 			e.clock.passAfter(0, 0)
 			require.NoError(e, err)
 			if e.left(key) == 5 {
 				require.True(e, e.spend(key, 5).Allowed)
-				return key, spent
+				return key, d.At()
 			}
 			require.Less(e, n, int64(20), "no decision came before the time passed")
 		}
@@ -240,4 +232,43 @@ func caseSlowWait(e *env) {
 	_, err := e.Refund(key.Cost(3).SpentAt(spent))
 	require.NoError(e, err)
 	require.EqualValues(e, 1, e.left(key), "two of three tokens have come back with time")
+}
+
+// DoEach decides each request by itself. Later requests for a key see what earlier
+// ones spent, and the error says by index what failed.
+func caseEach(e *env) {
+	e.open()
+	l := method[interface {
+		DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
+	}](e)
+	key := plain.Key("a") // 6 a minute
+	some := stint.Request{Key: key, Cost: 4, Mode: stint.UpTo}
+	reqs := []stint.Request{
+		some, plain.Key("b").Cost(7), some, {Key: key, Cost: -1}, {Key: key, Cost: 1, Mode: stint.CheckOnly},
+		{Key: plain.Key("c"), Cost: 2, Mode: stint.SpendOnly}, plain.Key("").Cost(1), some, shut.Key("a").Cost(1),
+	}
+	ds := make([]stint.Decision, len(reqs))
+	err := l.DoEach(e.Context(), reqs, ds)
+	var each stint.EachError
+	require.ErrorAs(e, err, &each)
+	require.Len(e, each, len(reqs))
+	wrong := map[int]error{1: stint.ErrCostOverBurst, 3: stint.ErrNegativeCost, 6: stint.ErrInvalidID}
+	for i, err := range each {
+		require.ErrorIs(e, err, wrong[i], "request %d", i)
+		if err != nil {
+			require.Zero(e, ds[i], "request %d", i)
+			require.ErrorContains(e, each, fmt.Sprintf("request %d: ", i))
+			continue
+		}
+		ds[i] = e.rest(ds[i], ds[i].Taken)
+	}
+	denied := e.decision(key, 6*token, token)
+	require.Equal(e, []stint.Decision{
+		e.decision(key, 4*token, 0), {}, e.decision(key, 6*token, 0), {}, denied,
+		e.decision(plain.Key("c"), 2*token, 0), {}, denied, e.at(stint.Decision{Key: shut.Key("a"), Limit: stint.Blocked, RetryAfter: math.MaxInt64, ResetAfter: math.MaxInt64}),
+	}, ds)
+	require.NoError(e, l.DoEach(e.Context(), reqs[:1], ds[:1]))
+	require.NoError(e, l.DoEach(e.Context(), nil, nil))
+	require.Error(e, l.DoEach(e.Context(), []stint.Request{key.Cost(0), plain.Key("c").Cost(1)}, ds[:1]))
+	require.EqualValues(e, 4, e.left(plain.Key("c")), "nothing is decided without room for the decisions")
 }

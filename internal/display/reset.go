@@ -25,3 +25,20 @@ func Reset(l stint.Limit, now time.Time) string {
 	}
 	return "on " + end.Format(layout) + " " + text
 }
+
+// Resets returns in words when a quota that follows the calendar is full again:
+// "each day at 00:00 Europe/Berlin". For other limits it returns "".
+func Resets(l stint.Limit) string {
+	_, period, _ := strings.Cut(l.String(), "/")
+	index, err := calendar.Parse(period)
+	if !l.FollowsCalendar() || err != nil {
+		return ""
+	}
+	c := index.Calendar()
+	at := time.Time{}.Add(c.Start())
+	clock := strings.TrimSuffix(at.Format("15:04:05.999999999"), ":00")
+	if c.Unit() == calendar.Hour {
+		clock = strings.TrimPrefix(clock, "00")
+	}
+	return c.Unit().Begins() + " at " + clock + " " + c.ZoneText()
+}

@@ -27,3 +27,21 @@ func TestReset(t *testing.T) {
 	limit := stint.EachDay(5, time.FixedZone("CET", 60*60))
 	require.Equal(t, "at 00:00 +01:00", Reset(limit, now), "as the text of the limit has it")
 }
+
+func TestResets(t *testing.T) {
+	for text, want := range map[string]string{
+		"5/hour":                      "each hour at :00 UTC",
+		"5/hour from 15m":             "each hour at :15 UTC",
+		"5/hour from 15m30s":          "each hour at :15:30 UTC",
+		"5/day@Europe/Berlin":         "each day at 00:00 Europe/Berlin",
+		"5/day from 500ms":            "each day at 00:00:00.5 UTC",
+		"5/week from 4h30m1s":         "each Monday at 04:30:01 UTC",
+		"5/month@America/Los_Angeles": "on the first of each month at 00:00 America/Los_Angeles",
+		"5/year@+01:00 from 4h":       "on 1 January at 04:00 +01:00",
+		"5/1h":                        "",
+	} {
+		limit, err := stint.ParseLimit(text)
+		require.NoError(t, err)
+		require.Equal(t, want, Resets(limit), text)
+	}
+}

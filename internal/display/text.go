@@ -12,7 +12,7 @@ import (
 // Printable returns an id. If a terminal would not show each of its characters,
 // the id is quoted.
 func Printable(id string) string {
-	if id == "" { // of a stint.Shared limit
+	if id == "" { // of a stint.Single limit
 		return `""`
 	}
 	for _, r := range id {

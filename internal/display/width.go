@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -97,7 +98,7 @@ func FoldedCommands(text string, width int) string {
 		if comment != "" {
 			comment = "  # " + strings.ReplaceAll(Folded(comment, width-len("  # ")), "\n", "\n  # ") + "\n"
 		}
-		line = quoted.ReplaceAllStringFunc(strings.TrimRight(line, " "), func(word string) string {
+		line = quoted().ReplaceAllStringFunc(strings.TrimRight(line, " "), func(word string) string {
 			return strings.ReplaceAll(word, " ", space)
 		})
 		if Wide(line) > width {
@@ -108,7 +109,7 @@ func FoldedCommands(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-var quoted = regexp.MustCompile(`'[^']*'|"[^"]*"`)
+var quoted = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`'[^']*'|"[^"]*"`) })
 
 // Wide returns the columns that a text takes.
 func Wide(text string) int { return utf8.RuneCountInString(text) }

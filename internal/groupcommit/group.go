@@ -35,10 +35,7 @@ type Group[W any] struct {
 	timeout time.Duration // longest wait of a caller
 	pause   time.Duration // longest wait of work without callers
 
-	yield   func()    // runtime.Gosched
-	crowded time.Time // when gather last found the processors busy
-	vain    int       // how many times more linger waited in vain than not
-	rest    int       // saves for which linger does not wait
+	yield func() // runtime.Gosched
 
 	wake    chan struct{} // signals a next batch
 	hurry   chan struct{} // signals a caller that waits
@@ -176,25 +173,21 @@ func (g *Group[W]) run() {
 }
 
 // patience is how many times in a row gather yields the processor without a new
-// caller. If one such yield takes longer than busyYield, goroutines that compute
-// have the processors, and callers will not come sooner if gather yields: it
-// does not for a while. gatherMost bounds all yields together.
+// caller. gatherMost bounds all yields together: while goroutines compute, one may
+// take milliseconds.
 const (
 	patience   = 32
-	busyYield  = 5 * time.Millisecond
-	busyPause  = time.Second
 	gatherMost = 100 * time.Millisecond
 )
 
 // gather yields the processor to callers that are about to submit work. It
-// returns when as many have come as expected, or when no more come.
+// returns when as many have come as expected, or when no more come. On a disk
+// that syncs in 0.1 ms, 64 callers share a save by 60 with it and by 49 without,
+// and 64 callers in four other processes by 13 and by 9.
 func (g *Group[W]) gather() {
 	begun := time.Now()
-	if begun.Sub(g.crowded) < busyPause {
-		return
-	}
-	most, yielded := 0, time.Duration(0)
-	for idle, last := 0, begun; idle < patience; idle++ {
+	most := 0
+	for idle := 0; idle < patience; idle++ {
 		g.mu.Lock()
 		callers := g.expected
 		if g.next != nil {
@@ -206,16 +199,11 @@ func (g *Group[W]) gather() {
 			return
 		case callers > most:
 			most, idle = callers, 0
-		case yielded > busyYield:
-			g.crowded = last
-			return
 		}
-		if last.Sub(begun) > gatherMost {
+		if time.Since(begun) > gatherMost {
 			return
 		}
 		g.yield()
-		now := time.Now()
-		yielded, last = now.Sub(last), now
 	}
 	g.linger()
 }
@@ -224,21 +212,13 @@ func (g *Group[W]) gather() {
 // would otherwise stretch.
 const lingerMost = 10 * time.Millisecond
 
-// restMost is the most saves in a row, as a power of two, for which linger does
-// not wait.
-const restMost = 8
-
 // linger waits for callers in other processes, for which the answers and the
 // next requests take longer than some yields. Without it a save takes one half
 // of them, and the next save the other half. linger waits for at most half the
-// time of a save, and only if a quarter of the callers are missing. If some of
-// those still do not come, they may not be callers that come again and again. Then
-// it rests for two saves, and for twice as many each time that happens again.
+// time of a save, and only if a quarter of the callers are missing. On a disk that
+// syncs in 5 ms, 64 callers in four other processes make 2.2 times as many
+// decisions with it, and 64 of this process 1.25 times.
 func (g *Group[W]) linger() {
-	if g.rest > 0 {
-		g.rest--
-		return
-	}
 	select {
 	case <-g.full: // of an earlier save
 	default:
@@ -254,14 +234,6 @@ func (g *Group[W]) linger() {
 	case <-g.full:
 	case <-time.After(most):
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.missingLocked() <= missing/4 {
-		g.vain = max(g.vain-1, 0)
-		return
-	}
-	g.vain = min(g.vain+1, restMost)
-	g.rest = 1 << g.vain
 }
 
 // missingLocked returns how many callers are expected and have not come.

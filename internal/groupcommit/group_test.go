@@ -21,24 +21,29 @@ type rig struct {
 	slow  chan struct{} // holds up the next save
 }
 
+func newRig(t *testing.T) *rig {
+	r := &rig{}
+	r.Group = New(5*time.Second, 5*time.Millisecond, &r.order, func(b *Batch[[]int]) error {
+		require.False(t, r.order.TryLock())
+		<-time.After(time.Second)
+		if r.slow != nil {
+			<-r.slow
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.saved = append(r.saved, b.Work)
+		b.Work = nil
+		return r.fail
+	})
+	return r
+}
+
 func run(t *testing.T, name string, test func(t *testing.T, r *rig)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			r := &rig{}
-			r.Group = New(5*time.Second, 5*time.Millisecond, &r.order, func(b *Batch[[]int]) error {
-				require.False(t, r.order.TryLock())
-				<-time.After(time.Second)
-				if r.slow != nil {
-					<-r.slow
-				}
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.saved = append(r.saved, b.Work)
-				b.Work = nil
-				return r.fail
-			})
+			r := newRig(t)
+			defer r.Close()
 			test(t, r)
-			r.Close()
 		})
 	})
 }
@@ -123,19 +128,25 @@ func TestGroup(t *testing.T) {
 		close(r.slow)
 		require.NoError(t, first.Await(time.Now(), nil), "the save succeeded late")
 	})
-	run(t, "close saves what is left", func(t *testing.T, r *rig) {
-		b := r.put(1, true)
-		r.put(2, false)
-		done := make(chan error)
-		go func() { done <- b.Await(time.Now(), nil) }()
-		synctest.Wait()
-		require.NoError(t, <-done)
-		require.Equal(t, [][]int{{1, 2}}, r.saved)
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		first := r.put(1, true)
+		<-time.After(time.Millisecond) // its save is under way
+		last := r.put(2, false)
+		begun := time.Now()
+		r.Close()
+		require.Equal(t, 2*time.Second-time.Millisecond, time.Since(begun), "without a pause")
+		require.NoError(t, first.Await(begun, nil))
+		require.NoError(t, last.Await(begun, nil))
+		require.Equal(t, [][]int{{1}, {2}}, r.saved)
 	})
 }
 
-// While other goroutines compute, a yield takes long and brings no caller. Then
-// a commit does not wait for callers that it expects.
+// A save waits for the callers that it expects, as long as they come, and not for
+// ever while each yield takes long, because other goroutines compute.
 func TestGather(t *testing.T) {
 	// yields returns how often gather yields for 2 of 10 callers, if each yield
 	// takes this long, and brings a caller for the first n times.
@@ -153,20 +164,9 @@ func TestGather(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		g := &Group[int]{}
-		for range 2 {
-			require.Equal(t, patience, yields(g, 0, 0))
-			require.Equal(t, 8, yields(g, 0, 8), "all have come")
-			require.Equal(t, 3+patience, yields(g, time.Millisecond, 3))
-		}
-		require.Equal(t, 1, yields(g, 400*time.Millisecond, 0))
-		for range 10 {
-			require.Zero(t, yields(g, 0, 8))
-			<-time.After(busyPause / 11)
-		}
-		<-time.After(busyPause / 10)
-		require.Equal(t, 8, yields(g, 0, 8))
-		require.Equal(t, 3, yields(g, busyYield+1, 2), "as long as callers come")
-		<-time.After(busyPause)
+		require.Equal(t, patience, yields(g, 0, 0))
+		require.Equal(t, 8, yields(g, 0, 8), "all have come")
+		require.Equal(t, 3+patience, yields(g, time.Millisecond, 3))
 		require.Equal(t, 4, yields(g, gatherMost/3, 8), "not for ever")
 	})
 }
@@ -209,18 +209,17 @@ func TestLinger(t *testing.T) {
 				g.gather()
 				return time.Since(begun)
 			}
-			for rests := 2; rests <= 512; rests *= 2 {
-				require.Equal(t, 9*time.Millisecond, gather())
-				for range min(rests, 256) {
-					require.Zero(t, gather())
-				}
-			}
+			require.Equal(t, 9*time.Millisecond, gather(), "half the time of a save")
+			require.Equal(t, 9*time.Millisecond, gather())
 			g.stats.Last = time.Hour
 			require.Equal(t, lingerMost, gather())
-			g.rest, g.vain = 0, 1
 			g.next.callers = 9
 			require.Zero(t, gather(), "one may be gone")
-			g.next.callers = 2
+			g.expected, g.next.callers = 40, 31
+			require.Zero(t, gather(), "fewer than a quarter are missing")
+			g.next.callers = 30
+			require.Equal(t, lingerMost, gather())
+			g.expected, g.next.callers = 10, 2
 			g.Lock(false)
 			g.Unlock()
 			go func() {
@@ -231,12 +230,6 @@ func TestLinger(t *testing.T) {
 				}
 			}()
 			require.Equal(t, time.Millisecond, gather(), "all have come")
-			g.next.callers = 2
-			require.Equal(t, lingerMost, gather(), "it was not in vain")
-			for range 2 {
-				require.Zero(t, gather(), "after one wait in vain")
-			}
-			require.Equal(t, lingerMost, gather())
 		})
 	})
 }

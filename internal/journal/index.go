@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"iter"
+	"math"
 	"slices"
 	"unsafe"
 
@@ -16,14 +17,25 @@ const golden = 0x9E3779B97F4A7C15 // 2⁶⁴ ÷ the golden ratio
 
 // Index has the newest entry of each bucket in the journal. The entries lie end
 // to end in chunks, and a hash table has the place of each. The chunks hold no
-// pointers, so the garbage collector does not scan them.
+// pointers, so the garbage collector does not scan them. Drop leaves gaps: once
+// half of a chunk is gaps, the other half moves, and the chunk is used again.
 type Index struct {
 	seed   maphash.Seed
 	slots  []uint64 // 32 bits of the hash, and the place of the entry plus 1; 0 if free
 	n      int      // slots in use
-	chunks [][]byte // entries, end to end
-	size   int64    // bytes in all chunks
+	chunks []chunk
+	last   int   // the chunk that takes new entries
+	free   []int // chunks without entries
+	size   int64 // bytes of all entries that were not dropped
 }
+
+// chunk has entries, end to end. A dropped entry has the TAT dropped, and no slot.
+type chunk struct {
+	b    []byte
+	lost int // bytes of dropped entries
+}
+
+const dropped = math.MinInt64
 
 // chunkBits is the number of bits of a place that are the offset in a chunk.
 // The bits above are the number of the chunk.
@@ -54,7 +66,7 @@ func (x *Index) home(slot uint64) int {
 // at returns the bytes from a slot's entry to the end of its chunk.
 func (x *Index) at(slot uint64) []byte {
 	place := uint32(slot) - 1
-	return x.chunks[place>>chunkBits][place&(1<<chunkBits-1):]
+	return x.chunks[place>>chunkBits].b[place&(1<<chunkBits-1):]
 }
 
 // find returns the key's entry and the bytes from that entry to the end of its
@@ -109,17 +121,82 @@ func (x *Index) putHashed(n format.Entry, hash uint64) {
 		binary.BigEndian.PutUint64(b[e.Size-8:], uint64(n.TAT))
 		return
 	}
-	last := len(x.chunks) - 1
-	if last < 0 {
-		x.chunks, last = append(x.chunks, nil), 0
-	} else if len(x.chunks[last])+format.EntrySize(n) > 1<<chunkBits {
-		x.chunks, last = append(x.chunks, make([]byte, 0, 1<<chunkBits)), last+1
-	}
-	begin := len(x.chunks[last])
-	x.slots[free] = hash | uint64(last<<chunkBits+begin+1)
-	x.chunks[last] = format.AppendEntry(x.chunks[last], n)
-	x.size += int64(len(x.chunks[last]) - begin)
+	c, begin := x.room(format.EntrySize(n))
+	c.b = format.AppendEntry(c.b, n)
+	x.slots[free] = hash | x.place(begin)
+	x.size += int64(len(c.b) - begin)
 	x.n++
+}
+
+// room returns the chunk that takes the next entry, of at most so many bytes, and
+// where.
+func (x *Index) room(size int) (c *chunk, begin int) {
+	switch {
+	case len(x.chunks) == 0: // the first one grows: many indexes are small
+		x.chunks = append(x.chunks, chunk{})
+	case len(x.chunks[x.last].b)+size > 1<<chunkBits && len(x.free) > 0:
+		x.last, x.free = x.free[len(x.free)-1], x.free[:len(x.free)-1]
+	case len(x.chunks[x.last].b)+size > 1<<chunkBits:
+		x.last, x.chunks = len(x.chunks), append(x.chunks, chunk{b: make([]byte, 0, 1<<chunkBits)})
+	}
+	c = &x.chunks[x.last]
+	return c, len(c.b)
+}
+
+// place returns the lower half of a slot for an entry of the last chunk.
+func (x *Index) place(begin int) uint64 { return uint64(x.last<<chunkBits + begin + 1) }
+
+// Drop takes a bucket out, unless it has a later TAT than now.
+func (x *Index) Drop(name uint16, id string, now int64) {
+	hash := x.hash(name, id)
+	e, b, _ := x.find(name, id, hash)
+	if b == nil || e.TAT > now {
+		return
+	}
+	i := x.slotOf(hash, b)
+	at := int(uint32(x.slots[i])-1) >> chunkBits
+	x.removeSlot(i)
+	binary.BigEndian.PutUint64(b[e.Size-8:], 1<<63) // dropped
+	x.n--
+	x.size -= int64(e.Size)
+	c := &x.chunks[at]
+	if c.lost += e.Size; at != x.last && c.lost > len(c.b)/2 {
+		x.clean(at)
+	}
+}
+
+// slotOf returns the slot of the entry at b.
+func (x *Index) slotOf(hash uint64, b []byte) int {
+	for i := x.home(hash); ; i = (i + 1) & (len(x.slots) - 1) {
+		if slot := x.slots[i]; slot != 0 && slot>>32 == hash>>32 && &x.at(slot)[0] == &b[0] {
+			return i
+		}
+	}
+}
+
+// removeSlot frees a slot. Later ones move up if that brings them nearer to their
+// homes, so a search never steps over free slots.
+func (x *Index) removeSlot(i int) {
+	mask := len(x.slots) - 1
+	for j := (i + 1) & mask; x.slots[j] != 0; j = (j + 1) & mask {
+		if (j-x.home(x.slots[j]))&mask >= (j-i)&mask {
+			x.slots[i], i = x.slots[j], j
+		}
+	}
+	x.slots[i] = 0
+}
+
+// clean moves the entries of a chunk to the last one, and frees it.
+func (x *Index) clean(at int) {
+	for e := range x.all(at) {
+		hash := x.hash(e.Name, string(e.ID))
+		i := x.slotOf(hash, e.b)
+		c, begin := x.room(e.Size)
+		c.b = append(c.b, e.b[:e.Size]...)
+		x.slots[i] = hash | x.place(begin)
+	}
+	x.chunks[at] = chunk{b: x.chunks[at].b[:0]}
+	x.free = append(x.free, at)
 }
 
 // grow makes twice as many slots.
@@ -141,19 +218,56 @@ func (x *Index) grow() {
 // Full reports whether the index should take no more entries: places have 32 bits.
 func (x *Index) Full() bool { return len(x.chunks) >= 1<<(31-chunkBits) }
 
-// All yields the entries, in the order in which their buckets were first put.
+// placed is an entry in a chunk.
+type placed struct {
+	format.RawEntry
+	b []byte // from the entry to the end of the chunk
+}
+
+// all yields the entries of a chunk that were not dropped.
+func (x *Index) all(chunk int) iter.Seq[placed] {
+	return func(yield func(placed) bool) {
+		for b := x.chunks[chunk].b; len(b) > 0; {
+			e, _ := format.ReadEntry(b)
+			if (e.TAT != dropped || x.has(e, b)) && !yield(placed{e, b}) {
+				return
+			}
+			b = b[e.Size:]
+		}
+	}
+}
+
+// has reports whether the entry at b has a slot.
+func (x *Index) has(e format.RawEntry, b []byte) bool {
+	id := string(e.ID)
+	_, found, _ := x.find(e.Name, id, x.hash(e.Name, id))
+	return found != nil && &found[0] == &b[0]
+}
+
+// All yields the entries, in no order.
 func (x *Index) All() iter.Seq[format.RawEntry] {
 	return func(yield func(format.RawEntry) bool) {
-		for _, b := range x.chunks {
-			for len(b) > 0 {
-				e, _ := format.ReadEntry(b)
-				if !yield(e) {
+		for i := range x.chunks {
+			for e := range x.all(i) {
+				if !yield(e.RawEntry) {
 					return
 				}
-				b = b[e.Size:]
 			}
 		}
 	}
+}
+
+// Chunks returns how many parts Passed has.
+func (x *Index) Chunks() int { return len(x.chunks) }
+
+// Passed appends the entries of a part whose TAT is not later than now.
+func (x *Index) Passed(to []format.Entry, part int, now int64) []format.Entry {
+	for e := range x.all(part) {
+		if e.TAT <= now {
+			to = append(to, e.Entry())
+		}
+	}
+	return to
 }
 
 // run is a chunk of an index, in the order of the keys.
@@ -175,26 +289,20 @@ type Sorter struct {
 // Sorted returns the entries in the order of their keys. It returns nil as soon
 // as stop returns true. stop may be nil.
 func (x *Index) Sorted(stop func() bool) *Sorter {
-	type placed struct {
-		format.RawEntry
-		begin uint32
-	}
 	s := &Sorter{Left: x.n}
 	var es []placed
-	for _, chunk := range x.chunks {
+	for i := range x.chunks {
 		if stop != nil && stop() {
 			return nil
 		}
-		es = es[:0]
-		for at := 0; at < len(chunk); {
-			e, _ := format.ReadEntry(chunk[at:])
-			es = append(es, placed{e, uint32(at)})
-			at += e.Size
+		if es = slices.AppendSeq(es[:0], x.all(i)); len(es) == 0 {
+			continue
 		}
 		slices.SortFunc(es, func(a, b placed) int { return a.Compare(b.RawEntry) })
+		chunk := x.chunks[i].b
 		r := &run{first: es[0].RawEntry, chunk: chunk, rest: make([]uint32, len(es)-1)}
 		for i := range r.rest {
-			r.rest[i] = es[i+1].begin
+			r.rest[i] = uint32(len(chunk) - len(es[i+1].b))
 		}
 		s.runs = append(s.runs, r)
 	}

@@ -25,6 +25,13 @@ func TestIndex(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		k := key{uint16(rnd.IntN(3)), fmt.Sprint(rnd.IntN(3_000))}
+		if now := rnd.Int64(); rnd.IntN(3) == 0 {
+			x.Drop(k.name, k.id, now)
+			if tat, ok := want[k]; ok && tat <= now {
+				delete(want, k)
+			}
+			continue
+		}
 		if rnd.IntN(3) > 0 {
 			put(k, rnd.Int64N(3)*rnd.Int64())
 			continue
@@ -71,6 +78,39 @@ func TestIndex(t *testing.T) {
 func TestFull(t *testing.T) {
 	x := New()
 	require.False(t, x.Full())
-	x.chunks = make([][]byte, 1<<(31-chunkBits))
+	x.chunks = make([]chunk, 1<<(31-chunkBits))
 	require.True(t, x.Full())
+}
+
+// An index from which everything is dropped that has passed is as long as what has
+// not, however much has come.
+func TestDrop(t *testing.T) {
+	const live, come = 20_000, 400_000
+	x := New()
+	id := func(i int) string { return fmt.Sprintf("an id that is rather long %d", i) }
+	for i := range come {
+		x.Put(format.Entry{Name: 1, ID: id(i), TAT: int64(i + live)})
+		if i%1000 > 0 {
+			continue
+		}
+		for part := range x.Chunks() {
+			for _, e := range x.Passed(nil, part, int64(i)) {
+				x.Drop(e.Name, e.ID, int64(i))
+			}
+		}
+		require.LessOrEqual(t, x.Len(), live+1)
+		require.LessOrEqual(t, x.Chunks(), 10)
+	}
+	got := 0
+	for e := range x.All() {
+		require.Greater(t, e.TAT, int64(come-1000))
+		got++
+	}
+	require.Equal(t, x.Len(), got)
+	for i := come - live; i < come; i++ {
+		tat, ok := x.Get(1, id(i))
+		require.True(t, ok)
+		require.EqualValues(t, i+live, tat)
+	}
+	require.Len(t, x.Sorted(nil).Take(come), x.Len())
 }

@@ -3,6 +3,7 @@ package modeltest
 import (
 	"math"
 	"math/big"
+	"slices"
 	"time"
 )
 
@@ -60,6 +61,39 @@ func (b *Bucket) advance(now int64) (came bool) {
 	return came
 }
 
+// leave takes a turn out of the queue, and returns those behind it. These move up,
+// each as if it joined now, but never go later than before: at has their instants
+// at both ends of the TAT.
+func (b *Bucket) leave(gone *Turn, now int64) (behind []*Turn, at []Span) {
+	i := slices.Index(b.Queue, gone)
+	if i < 0 {
+		return nil, nil
+	}
+	b.Queue = slices.Delete(slices.Clone(b.Queue), i, i+1)
+	front := b.Queue[:i]
+	behind = b.Queue[i:]
+	at = make([]Span, len(behind))
+	for end, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {
+		tail, earliest := b.Rate.charge(tat, front...), max(now, b.Hold)
+		if i > 0 {
+			earliest = max(earliest, front[i-1].At)
+		}
+		for n, t := range behind {
+			own := b.Rate
+			if t.limit != nil {
+				own = *t.limit
+			}
+			moved := *t
+			moved.At = min(t.At, max(earliest, max(earliest, tail)+t.Cost*own.T()-own.Tau()))
+			tail, earliest = b.Rate.charge(tail, &moved), moved.At
+			if at[n].Hi = moved.At; end == 0 {
+				at[n].Lo = moved.At
+			}
+		}
+	}
+	return behind, at
+}
+
 // convert gives the bucket the TAT with which as many tokens are used under a
 // limit as were under another, rounded up to a nanosecond.
 func (b *Bucket) convert(was, is Limit, now int64) {
@@ -103,13 +137,13 @@ type outcome struct {
 }
 
 // decide decides on a request as if the TAT were tat.
-func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost int64) (o outcome) {
-	return b.decideSpent(l, tat, now, op, cost, 0)
+func (b *Bucket) decide(l Limit, tat, now int64, op Op, cost, leave int64) (o outcome) {
+	return b.decideSpent(l, tat, now, op, cost, leave, 0)
 }
 
 // decideSpent is decide for a refund of what was spent some time ago, and has
 // come back since with that time.
-func (b *Bucket) decideSpent(l Limit, tat, now int64, op Op, cost, ago int64) (o outcome) {
+func (b *Bucket) decideSpent(l Limit, tat, now int64, op Op, cost, leave, ago int64) (o outcome) {
 	capped := min(tat, now+l.clamp())
 	shown := b.tail(capped)
 	if op == Refund {
@@ -117,7 +151,10 @@ func (b *Bucket) decideSpent(l Limit, tat, now int64, op Op, cost, ago int64) (o
 		shown = b.tail(o.next)
 	} else {
 		after := max(now, shown) + cost*l.T()
-		wait := max(0, after-now-l.Tau(), b.last()-now, b.Hold-now)
+		wait := max(0, b.last()-now, b.Hold-now)
+		if cost+leave > 0 { // a smaller limit may have less than none
+			wait = max(wait, after+leave*l.T()-now-l.Tau())
+		}
 		o.Allowed, o.RetryAfter, o.next = wait == 0, time.Duration(wait), capped
 		if o.Allowed {
 			shown, o.next = after, after
@@ -152,21 +189,22 @@ func (b *Bucket) decideOff(l Limit, now int64, op Op) (o outcome) {
 	return o
 }
 
-// Decide decides on a request at both ends of the TAT.
-func (b *Bucket) Decide(l Limit, on bool, now int64, op Op, cost int64) (lo, hi outcome) {
+// Decide decides on a request at both ends of the TAT. leave is how many tokens must
+// remain.
+func (b *Bucket) Decide(l Limit, on bool, now int64, op Op, cost, leave int64) (lo, hi outcome) {
 	if !on {
 		o := b.decideOff(l, now, op)
 		return o, o
 	}
-	return b.decide(l, b.TAT.Lo, now, op, cost), b.decide(l, b.TAT.Hi, now, op, cost)
+	return b.decide(l, b.TAT.Lo, now, op, cost, leave), b.decide(l, b.TAT.Hi, now, op, cost, leave)
 }
 
 // free returns how many tokens a SpendUpTo takes at both ends of the TAT.
-func (b *Bucket) free(l Limit, now, cost int64) (lo, hi int64) {
+func (b *Bucket) free(l Limit, now, cost, leave int64) (lo, hi int64) {
 	if b.last() > now || b.Hold > now {
 		return 0, 0
 	}
-	free := func(tat int64) int64 { return min(cost, max(0, l.Tau()-max(0, b.tail(tat)-now))/l.T()) }
+	free := func(tat int64) int64 { return min(cost, max(0, (l.Tau()-max(0, b.tail(tat)-now))/l.T()-leave)) }
 	return free(b.TAT.Lo), free(b.TAT.Hi)
 }
 
@@ -206,13 +244,12 @@ func (b *Bucket) Reserve(l Limit, now, cost int64) (at Span, full [2]bool) {
 	for i, tat := range []int64{b.TAT.Lo, b.TAT.Hi} {
 		tail := b.tail(min(tat, now+l.clamp()))
 		wait := max(0, max(start, tail)+cost*l.T()-start-l.Tau())
-		tokens := (wait + l.T() - 1) / l.T()
-		if start > now {
-			all := cost
-			for _, t := range b.Queue {
-				all += t.Cost
-			}
-			tokens = max(tokens, all)
+		tokens := cost
+		for _, t := range b.Queue {
+			tokens += t.Cost
+		}
+		if start == now { // some of them may be there
+			tokens = min(tokens, (wait+l.T()-1)/l.T())
 		}
 		full[i] = l.Queue > 0 && tokens > l.Queue
 		turn := max(start+wait, b.last())

@@ -15,7 +15,7 @@ var tenTokens = Limit{Burst: 10, Count: 1, Period: time.Second}
 func (b *Bucket) do(l Limit, now int64, op Op, cost int64) Decision {
 	b.Rate = l
 	b.advance(now)
-	lo, hi := b.Decide(l, true, now, op, cost)
+	lo, hi := b.Decide(l, true, now, op, cost, 0)
 	b.TAT = b.after(l, now, op, cost, lo, hi, lo.Decision)
 	return lo.Decision
 }
@@ -124,9 +124,9 @@ func TestBucketAgainstTokens(t *testing.T) {
 			retry := int64(0)
 			d := b.do(l, now, []Op{Spend, Refund}[rnd.IntN(2)], cost)
 			if d2 := d; !d2.Allowed {
-				retry = tokens.Spend(now, cost)
+				retry = tokens.Spend(now, cost, 0)
 			} else if before := tokens.ResetAfter(now); int64(d.ResetAfter) > before || cost == 0 {
-				retry = tokens.Spend(now, cost)
+				retry = tokens.Spend(now, cost, 0)
 			} else {
 				tokens.Refund(now, cost)
 			}

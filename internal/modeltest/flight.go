@@ -16,7 +16,8 @@ import (
 //   - A call that failed counts or does not count, in memory and in the file.
 //   - New limits hold for what comes after them. The next request cuts what is
 //     further ahead than they allow. An override keeps what was used, even if it is not durable.
-//   - A turn whose Reserve failed, or that was cancelled, is in no queue.
+//   - A turn whose Reserve failed, or that was cancelled, is in no queue. Those behind
+//     it may go earlier, never later.
 //   - The hold in force is that of the newest call. If that call failed, it is
 //     that of the last one that was acknowledged.
 //
@@ -26,10 +27,11 @@ type flight struct {
 	*World
 	key   Key
 	l     Limit
-	tau   int64  // the longest of the limits
-	start Bucket // before the calls
+	tau   int64           // the longest of the limits
+	start Bucket          // before the calls
+	first map[*Turn]int64 // instants of its turns
 	calls []*flightCall
-	lost  bool  // a failed reset may have put turns back, or not
+	lost  bool  // a failed reset may have put turns back, or not; or a turn moved before its Reserve returned
 	low   int64 // the earliest TAT since the start, and the latest
 	top   int64
 }
@@ -41,14 +43,16 @@ type flightCall struct {
 	epoch  int
 	l      Limit // in force then; of new limits, from then on
 	was    Limit // of new limits: in force before
-	cost   int64 // of a SpendUpTo: what it takes
+	cost   int64 // of a SpendUpTo: what it takes, or 1
 	lo, hi outcome
-	turn   *Turn // that a Reserve adds or a Cancel removes
-	full   bool  // the queue is full
-	hold   int64 // end of the hold that it puts in force
-	moved  bool  // that hold moved the queue
-	counts bool  // the law counts it as admitted, as long as no reply says otherwise
-	broken error // what the law says if it was admitted
+	turn   *Turn           // that a Reserve adds or a Cancel removes
+	turnAt int64           // its instant when a Reserve adds it
+	moves  map[*Turn]int64 // new instants of turns
+	full   bool            // the queue is full
+	hold   int64           // end of the hold that it puts in force
+	moved  bool            // that hold moved the queue
+	counts bool            // the law counts it as admitted, as long as no reply says otherwise
+	broken error           // what the law says if it was admitted
 
 	replies chan Reply
 	done    bool
@@ -57,21 +61,27 @@ type flightCall struct {
 
 func (c *flightCall) failed() bool { return c.done && c.reply.Failure != "" }
 
-// holds reports whether the call begins a hold or ends one. A Hold that asks for
+// holds reports whether the call sets the end of a hold. A Hold that asks for
 // the past does neither.
 func (c *flightCall) holds() bool {
-	return c.Op == Release || c.Op == Reset || c.Op == Hold && c.hold != 0
+	return c.Op == SetHold || c.Op == Reset || c.Op == Hold && c.hold != 0
 }
 
 func (w *World) flight() {
 	key := w.pickKey()
+	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // with a queue
+		key = w.places[w.rnd.IntN(n)].key
+	}
 	s := w.states[key]
 	l, on, _ := w.limits.For(key)
 	if !on || l.Level < Leased && w.rnd.IntN(4) > 0 || s.TAT.Lo != s.TAT.Hi || s.TAT.Hi > w.now+l.Tau() || s.unseen {
 		return
 	}
 	f := &flight{World: w, key: key, l: l, tau: l.Tau(), start: s.Bucket, low: s.TAT.Lo}
-	f.start.Queue = slices.Clone(s.Queue)
+	f.start.Queue, f.first = slices.Clone(s.Queue), make(map[*Turn]int64)
+	for _, t := range s.Queue {
+		f.first[t] = t.At
+	}
 	w.env.Disk.set(NoFault)
 	w.env.Disk.begin()
 	var release func()
@@ -96,7 +106,7 @@ func (w *World) flight() {
 			f.collect()
 		default:
 		}
-		if w.rnd.IntN(2) == 0 && !slices.ContainsFunc(f.calls, func(c *flightCall) bool { return c.Op == Reserve && !c.done }) {
+		if w.rnd.IntN(2) == 0 && !f.reserving() {
 			w.pass(w.rnd.Int64N(l.T() + 2))
 			f.update()
 		}
@@ -109,12 +119,17 @@ func (w *World) flight() {
 	f.end()
 }
 
+// reserving reports whether a Reserve waits for its commit.
+func (f *flight) reserving() bool {
+	return slices.ContainsFunc(f.calls, func(c *flightCall) bool { return c.Op == Reserve && !c.done })
+}
+
 // begin begins a call, and waits until it waits for its commit.
 func (f *flight) begin() {
 	s, l := f.states[f.key], f.l
 	exact := s.TAT.Lo == s.TAT.Hi
 	c := &flightCall{at: f.now, epoch: f.epoch, l: l, replies: make(chan Reply, 1)}
-	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Raise, Raise, Reserve, Reserve, Cancel, Cancel, Hold, Release, Reset, SetLimits,
+	ops := []Op{Spend, Spend, Spend, Refund, Refund, SpendUpTo, Reserve, Reserve, Cancel, Cancel, Hold, SetHold, Reset, SetLimits,
 		SetOverrides}
 	c.Op, c.Now, c.Reqs = ops[f.rnd.IntN(len(ops))], f.now, []Request{{Key: f.key}}
 	switch c.Op {
@@ -127,15 +142,14 @@ func (f *flight) begin() {
 			return
 		}
 		c.Reqs[0].Cost = 2 * f.pickCost(f.key)
-		c.cost, _ = s.free(l, f.now, c.Reqs[0].Cost)
-	case Raise:
-		c.Until = f.now + 1 + f.rnd.Int64N(l.Tau()+l.Tau()/4+1)
+		c.cost, _ = s.free(l, f.now, c.Reqs[0].Cost, 0)
+		c.cost = max(c.cost, min(c.Reqs[0].Cost, 1)) // it asks for one at least
 	case Reserve:
 		if c.cost = oneOf(f.rnd, l.Burst, min(f.pickCost(f.key), l.Burst)); !exact || f.lost || len(f.places) >= 6 {
 			return
 		}
 		at, full := s.Reserve(l, f.now, c.cost)
-		c.turn, c.full = &Turn{At: at.Lo, Cost: c.cost}, full[0]
+		c.turn, c.turnAt, c.full = &Turn{At: at.Lo, Cost: c.cost}, at.Lo, full[0]
 	case Cancel:
 		i := slices.IndexFunc(f.places, func(p *place) bool { return p.key == f.key })
 		if i < 0 {
@@ -144,18 +158,19 @@ func (f *flight) begin() {
 		p := f.places[i]
 		c.Place, c.turn = p.id, p.turn
 		f.places, f.gone = slices.Delete(f.places, i, i+1), append(f.gone, p)
-	case Hold, Release:
-		if c.Op == Hold {
-			c.Until = f.now + f.rnd.Int64N(2*l.Tau()+2) - l.Tau()/2
-			c.hold = max(c.Until, s.Hold)
+		f.lost = f.lost || f.reserving()
+	case Hold, SetHold:
+		c.Until = f.now + f.rnd.Int64N(2*l.Tau()+2) - l.Tau()/2
+		if c.hold = c.Until; c.Op == Hold {
+			c.hold = max(c.hold, s.Hold)
 		}
 		if c.hold <= f.now {
 			c.hold = 0
 		}
 		if len(s.Queue) > 0 && s.Queue[0].At < c.hold {
-			c.moved = true
-			for _, t := range slices.Backward(s.Queue) {
-				t.At += c.hold - s.Queue[0].At
+			c.moved, c.moves = true, make(map[*Turn]int64)
+			for _, t := range s.Queue {
+				c.moves[t] = t.At + c.hold - s.Queue[0].At
 			}
 		}
 	case SetLimits, SetOverrides:
@@ -182,8 +197,9 @@ func (f *flight) begin() {
 	}
 	switch op {
 	case Spend, Refund:
-		c.lo, c.hi = s.Decide(l, true, f.now, op, c.cost)
+		c.lo, c.hi = s.Decide(l, true, f.now, op, c.cost, 0)
 		if op == Refund {
+			f.pass(0) // turns that have moved up came before it: it may make the bucket full
 			s.law.Refund(f.now, c.cost)
 		} else {
 			c.counts = c.lo.Allowed || f.lost
@@ -207,6 +223,9 @@ func (f *flight) changeLimit(c *flightCall) {
 	c.was = c.l
 	c.l.Burst, c.l.Period = 1+f.rnd.Int64N(2*c.l.Burst), 1+c.l.Period/2+time.Duration(f.rnd.Int64N(int64(c.l.Period)))
 	c.l.Count, c.l.Queue = min(c.l.Count, int64(c.l.Period)), f.rnd.Int64N(2)*c.l.Queue
+	if c.Op == SetLimits && c.l.Level >= Leased { // to keep what was used it would wait for the save
+		c.l.Count, c.l.Period = c.was.Count, c.was.Period
+	}
 	limits := f.limits
 	limits.Overrides = slices.DeleteFunc(slices.Clone(limits.Overrides), func(o Override) bool { return o.Key == f.key })
 	limits.Overrides = append(limits.Overrides, Override{f.key, c.l})
@@ -240,6 +259,31 @@ func (f *flight) collect() {
 		f.replied(c)
 	}
 	f.update()
+	f.lookAtTurns()
+	f.update()
+}
+
+// lookAtTurns notes which turns have moved up.
+func (f *flight) lookAtTurns() {
+	moves := make(map[*Turn]int64)
+	for _, p := range f.places {
+		if !slices.Contains(f.states[f.key].Queue, p.turn) {
+			continue
+		}
+		r := f.call(Call{Op: Delay, Place: p.id})
+		at := f.now + int64(r.Delay)
+		if at == p.turn.At {
+			continue
+		}
+		again := func(c *flightCall) bool { return c.holds() && c.failed() } // the earlier hold is in force again
+		f.require(at < p.turn.At || slices.ContainsFunc(f.calls, again),
+			"%v: a turn moves from %d to %d", f.key, p.turn.At-f.now, at-f.now)
+		moves[p.turn] = at
+		f.Counts["moved up in commits"]++
+	}
+	if len(moves) > 0 {
+		f.calls = append(f.calls, &flightCall{at: f.now, l: f.l, moves: moves, done: true})
+	}
 }
 
 // replied checks a reply.
@@ -256,6 +300,7 @@ func (f *flight) replied(c *flightCall) {
 		if c.counts {
 			law.Refund(f.now, c.cost)
 		}
+		f.lost = f.lost || (c.Op == Reserve || c.holds()) && f.reserving()
 		return
 	}
 	defer func() { f.require(c.broken == nil, "%v: the law: %v", f.key, c.broken) }()
@@ -265,7 +310,7 @@ func (f *flight) replied(c *flightCall) {
 		if !f.lost {
 			f.compare(f.key, d, c.lo.Decision, c.hi.Decision)
 		}
-		if c.Op == SpendUpTo && !f.lost {
+		if c.Op == SpendUpTo && d.Allowed && !f.lost {
 			f.require(r.Taken == c.cost, "%v: %d are taken, not %d", f.key, r.Taken, c.cost)
 		}
 		if c.counts && !d.Allowed {
@@ -275,8 +320,8 @@ func (f *flight) replied(c *flightCall) {
 	case Hold:
 		f.require(r.Until == c.hold, "%v is held until %d, not %d", f.key, r.Until, c.hold)
 	case Reserve:
-		f.require(int64(r.Delay) >= max(0, c.turn.At-f.now), "%v: a turn in %v, not %d", f.key, r.Delay, c.turn.At-f.now)
-		p := &place{f.key, r.Place, c.turn, c.turn.At <= c.at, c.epoch}
+		f.require(f.lost || int64(r.Delay) >= max(0, c.turn.At-f.now), "%v: a turn in %v, not %d", f.key, r.Delay, c.turn.At-f.now)
+		p := &place{f.key, r.Place, c.turn, c.turnAt <= c.at, c.epoch}
 		if f.taken(c) {
 			p.epoch = 0
 		}
@@ -327,8 +372,14 @@ func (f *flight) replay(rate *Limit) Bucket {
 		b.Rate = *rate
 	}
 	b.Queue = slices.Clone(b.Queue)
+	for t, at := range f.first {
+		t.At = at
+	}
 	for _, c := range f.calls {
 		b.advance(c.at)
+		for t, at := range c.moves {
+			t.At = at
+		}
 		change := func(to func(int64) int64) {
 			lo, hi := to(b.TAT.Lo), to(b.TAT.Hi)
 			if c.failed() {
@@ -337,7 +388,7 @@ func (f *flight) replay(rate *Limit) Bucket {
 			b.TAT = Span{lo, hi}
 		}
 		switch c.Op {
-		case Spend, SpendUpTo, Refund, Raise, Reserve, Reset:
+		case Spend, SpendUpTo, Refund, Reserve, Reset:
 			// It cuts the bucket, unless it changed nothing, or what it did was taken back.
 			b.TAT.Lo = min(b.TAT.Lo, c.at+c.l.clamp())
 		}
@@ -353,23 +404,18 @@ func (f *flight) replay(rate *Limit) Bucket {
 			}
 		case Refund:
 			change(func(tat int64) int64 { return max(min(tat, c.at), tat-c.cost*c.l.T()) })
-		case Raise:
-			change(func(tat int64) int64 { return max(tat, min(c.Until, c.at+c.l.Tau())) })
 		case Reserve:
 			switch {
-			case c.full || c.cost == 0 && c.turn.At <= c.at:
-			case c.turn.At <= c.at:
+			case c.full || c.cost == 0 && c.turnAt <= c.at:
+			case c.turnAt <= c.at:
 				change(spend)
 			case !c.failed():
+				c.turn.At = c.turnAt
 				b.Queue = append(b.Queue, c.turn)
 			}
 		case Cancel:
 			b.Queue = slices.DeleteFunc(b.Queue, func(t *Turn) bool { return t == c.turn })
-		case SetLimits:
-			if rate == nil {
-				b.Rate = c.l
-			}
-		case SetOverrides:
+		case SetLimits, SetOverrides:
 			if c.was.T() != c.l.T() {
 				b.convert(c.was, c.l, c.at)
 			}
@@ -421,6 +467,7 @@ func (f *flight) end() {
 			case SetLimits: // the file may have the turns as the limit before it charged them
 				was := f.replay(&c.was)
 				span.Lo = min(span.Lo, was.tailSpan().Lo)
+				span.Lo = min(span.Lo, f.low)
 			case SetOverrides: // the file may have what was saved before it
 				span.Lo = min(span.Lo, f.low)
 			}

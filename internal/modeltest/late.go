@@ -60,7 +60,7 @@ func (w *World) commitLate() {
 		}
 		was := w.states[c.key].TAT
 		l, on, _ := w.limits.For(c.key)
-		w.decided(c.key, l, on, c.op, c.cost, d, r.Failure)
+		w.decided(c.key, l, on, c.op, c.cost, 0, d, r.Failure)
 		if _, ok := undo[c.key]; r.Failure == NotDurable && !ok {
 			undo[c.key] = was
 		} else if d.Allowed && c.cost > 0 && (c.op == Spend || was.Lo > w.now) {

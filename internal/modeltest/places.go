@@ -2,6 +2,9 @@ package modeltest
 
 import "slices"
 
+// mostPlaces is how many turns wait at most.
+const mostPlaces = 12
+
 // reserve takes a place in the queue.
 func (w *World) reserve() {
 	key := w.pickKey()
@@ -9,9 +12,36 @@ func (w *World) reserve() {
 	if l, on, _ := w.limits.For(key); on && w.rnd.IntN(2) == 0 {
 		cost = l.Burst // a queue forms
 	}
-	if len(w.places) >= 6 {
-		return
+	if len(w.places) < mostPlaces/2 {
+		w.reserveAt(key, cost)
 	}
+}
+
+// hangUp makes a queue, and lets some leave it, wherever they are.
+func (w *World) hangUp() {
+	key := w.pickKey()
+	l, on, _ := w.limits.For(key)
+	for n := 2 + w.rnd.IntN(5); n > 0 && on && !w.dead() && len(w.places) < mostPlaces; n-- {
+		w.reserveAt(key, min(l.Burst, w.pickCost(key)+w.rnd.Int64N(2)*l.Burst))
+	}
+	for range 1 + w.rnd.IntN(5) {
+		var at []int
+		for i, p := range w.places {
+			if p.key == key {
+				at = append(at, i)
+			}
+		}
+		if len(at) == 0 || w.dead() {
+			return
+		}
+		w.cancelPlace(at[w.rnd.IntN(len(at))])
+		if on && w.rnd.IntN(3) == 0 {
+			w.pass(w.rnd.Int64N(l.T() + 2))
+		}
+	}
+}
+
+func (w *World) reserveAt(key Key, cost int64) {
 	q := w.withLimits([]Request{{Key: key, Cost: cost}})[0]
 	if cost = q.Cost; q.Limit != nil {
 		q.Limit.Queue = w.rnd.Int64N(3) * q.Limit.Burst
@@ -81,10 +111,13 @@ func (w *World) cancel() {
 // cancelGiven cancels the turns with limits of their own, before other limits
 // come that may be stricter than these.
 func (w *World) cancelGiven() {
-	for i := len(w.places) - 1; i >= 0; i-- {
-		if w.places[i].turn.limit != nil {
-			w.cancelPlace(i)
+	for {
+		// A turn that leaves may let others come, and then they are places no longer.
+		i := slices.IndexFunc(w.places, func(p *place) bool { return p.turn.limit != nil })
+		if i < 0 {
+			return
 		}
+		w.cancelPlace(i)
 	}
 }
 
@@ -92,17 +125,50 @@ func (w *World) cancelPlace(i int) {
 	p := w.places[i]
 	w.places = slices.Delete(w.places, i, i+1)
 	w.gone = append(w.gone, p)
-	s := w.states[p.key]
 	w.maySave(p.key, w.leaves(p.key, true)) // a crash may leave the turn
 	r := w.call(Call{Op: Cancel, Place: p.id})
-	s.Queue = slices.DeleteFunc(s.Queue, func(t *Turn) bool { return t == p.turn })
-	w.maySave(p.key, w.leaves(p.key, true))
-	w.require(r.Failure == "" || r.Failure == Crashed ||
+	w.require(r.Failure == "" || r.Failure == NotDurable || r.Failure == Crashed ||
 		w.untouched(r.Failure), "cancel: %s", r.Failure)
+	if r.Failure == NotDurable {
+		w.faulty(r.Failure)
+	}
 	w.Counts["cancelled"]++
-	if r.Failure == "" {
+	w.moveUp(p.key, p.turn)
+	if (r.Failure == "" || r.Failure == NotDurable) && !w.dead() { // the tokens are back in memory
 		w.look(p.key)
 	}
+}
+
+// moveUp takes a turn out of the model's queue, and reads the new instants of those
+// behind it.
+func (w *World) moveUp(key Key, gone *Turn) {
+	s := w.states[key]
+	behind, at := s.leave(gone, w.now)
+	for _, end := range []func(Span) int64{func(a Span) int64 { return a.Hi }, func(a Span) int64 { return a.Lo }} {
+		for i, t := range behind { // a crash may leave either
+			t.At = end(at[i])
+		}
+		w.maySave(key, w.leaves(key, true))
+	}
+	for i, t := range behind {
+		n := slices.IndexFunc(w.places, func(p *place) bool { return p.turn == t })
+		if n < 0 || w.dead() {
+			continue
+		}
+		r := w.call(Call{Op: Delay, Place: w.places[n].id})
+		if r.Failure == Crashed {
+			break
+		}
+		t.At = w.now + int64(r.Delay)
+		w.require(at[i].Lo <= t.At && t.At <= at[i].Hi, "%v: a turn moves up to %d; the model has %d to %d", key,
+			r.Delay, at[i].Lo-w.now, at[i].Hi-w.now)
+		w.Counts["moved up"]++
+	}
+	if len(behind) > 0 && !w.dead() {
+		w.Counts["left the middle"]++
+	}
+	w.maySave(key, w.leaves(key, true))
+	w.pass(0) // the turns that have come
 }
 
 // cancelAgain repeats a Cancel, which must change nothing.
@@ -116,8 +182,8 @@ func (w *World) cancelAgain() {
 	}
 }
 
-// hold holds a bucket, or ends its hold, and reads the new instants of its
-// turns. Hold never ends a hold, nor moves its end forward.
+// hold holds a bucket, or sets the end of its hold, and reads the new instants of
+// its turns. Hold never ends a hold, nor moves its end forward.
 func (w *World) hold(op Op) {
 	key := w.pickKey()
 	until := w.now + w.rnd.Int64N(5e9) - 1e9
@@ -127,8 +193,8 @@ func (w *World) hold(op Op) {
 	}
 	s := w.states[key]
 	switch {
-	case op == Release:
-		until = 0
+	case op == SetHold:
+		until *= int64(w.rnd.IntN(2))
 	case s.unseen:
 		return
 	}
@@ -278,7 +344,7 @@ func (w *World) heldNow(key Key, would int64) {
 			s.Hold = would
 		}
 		if on {
-			lo, hi := s.Decide(l, on, w.now, Check, 0)
+			lo, hi := s.Decide(l, on, w.now, Check, 0, 0)
 			w.looked(key, l, 0, lo, hi, r.Decisions[0])
 		}
 	}

@@ -19,7 +19,7 @@ func (q *Quota) Turn(end int64) {
 
 // Spend spends cost tokens of n if they are there.
 func (q *Quota) Spend(n, cost int64) bool {
-	if q.Used+cost > n {
+	if cost > 0 && q.Used+cost > n {
 		return false
 	}
 	q.Used += cost

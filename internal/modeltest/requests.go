@@ -34,7 +34,7 @@ func (w *World) request(op Op) {
 		d = r.Decisions[0]
 	}
 	l, on, _ := w.limits.For(key)
-	w.decided(key, l, on, op, cost, d, r.Failure)
+	w.decided(key, l, on, op, cost, 0, d, r.Failure)
 	comesBack := w.rnd.IntN(3) == 0 // after RetryAfter
 	if comesBack && on && !d.Allowed && r.Failure == "" && op == Spend {
 		w.pass(int64(d.RetryAfter) - 1)
@@ -51,6 +51,7 @@ func (w *World) spendUpTo() {
 	cost := 2 * w.pickCost(key)
 	q := w.withLimits([]Request{{Key: key}})[0]
 	q.Cost = cost
+	q.Leave = w.pickLeave(q, min(cost, 1))
 	r := w.call(Call{Op: SpendUpTo, Reqs: []Request{q}})
 	if w.refused(key, SpendUpTo, 0, r.Failure) {
 		return
@@ -59,13 +60,13 @@ func (w *World) spendUpTo() {
 	taken, most, least := r.Taken, int64(0), int64(0)
 	if on {
 		w.states[key].advance(w.now)
-		most, least = w.states[key].free(l, w.now, cost)
+		most, least = w.states[key].free(l, w.now, cost, q.Leave)
 	}
 	if r.Failure != "" {
 		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
 		w.faulty(r.Failure)
 		if on {
-			w.unknown(key, w.upTo(key, l, most, least))
+			w.unknown(key, w.upTo(key, l, most, least, q.Leave))
 		}
 		return
 	}
@@ -78,17 +79,17 @@ func (w *World) spendUpTo() {
 	default:
 		w.require(taken == 0, "%v: %d of %d are taken", key, taken, cost)
 	}
-	w.decided(key, l, on, Spend, taken, d, "")
+	w.decided(key, l, on, Spend, max(taken, min(cost, 1)), q.Leave, d, "") // it asks for one at least
 }
 
 // upTo returns the TATs that a SpendUpTo may lead to, if it takes most from the
 // fuller end of the TAT and least from the emptier one. What it leaves in between
 // is less than a token.
-func (w *World) upTo(key Key, l Limit, most, least int64) Span {
-	lo, hi := w.states[key].Decide(l, true, w.now, Spend, most)
+func (w *World) upTo(key Key, l Limit, most, least, leave int64) Span {
+	lo, hi := w.states[key].Decide(l, true, w.now, Spend, most, leave)
 	would := w.outcomes(lo, hi, l)
 	if least < most {
-		would.Lo = min(would.Lo, w.now+l.Tau()-l.T()+1)
+		would.Lo = min(would.Lo, w.now+l.Tau()-(leave+1)*l.T()+1)
 	}
 	return would
 }
@@ -103,15 +104,15 @@ func (w *World) again(key Key, op Op, cost int64, l Limit) bool {
 	if r.Failure == "" {
 		d = r.Decisions[0]
 	}
-	w.decided(key, l, true, op, cost, d, r.Failure)
+	w.decided(key, l, true, op, cost, 0, d, r.Failure)
 	return d.Allowed
 }
 
 // decided does a request on the model, and compares the decisions.
-func (w *World) decided(key Key, l Limit, on bool, op Op, cost int64, d Decision, f Failure) {
+func (w *World) decided(key Key, l Limit, on bool, op Op, cost, leave int64, d Decision, f Failure) {
 	w.tb.Helper()
 	s := w.states[key]
-	lo, hi := s.Decide(l, on, w.now, op, cost)
+	lo, hi := s.Decide(l, on, w.now, op, cost, leave)
 	if f != "" {
 		w.require(f == NotDurable || f == Crashed, "%v: %s", key, f)
 		w.faulty(f)
@@ -176,10 +177,21 @@ func (w *World) pickRequests() (reqs []Request) {
 		l, on, declared := w.limits.For(key)
 		cost := w.pickCost(key)
 		if declared && (!on || cost <= l.Burst) {
-			reqs = append(reqs, Request{Key: key, Cost: cost, Mode: Mode(w.rnd.IntN(3))})
+			q := Request{Key: key, Cost: cost, Mode: Mode(w.rnd.IntN(3))}
+			q.Leave = w.pickLeave(q, cost)
+			reqs = append(reqs, q)
 		}
 	}
 	return reqs
+}
+
+// pickLeave returns how many tokens a request must leave, mostly 0.
+func (w *World) pickLeave(q Request, cost int64) int64 {
+	l, on := w.limitOf(q)
+	if !on || w.rnd.IntN(3) > 0 {
+		return 0
+	}
+	return w.rnd.Int64N(l.Burst - cost + 1)
 }
 
 // withLimits gives some of the requests limits of their own. These are never
@@ -200,6 +212,7 @@ func (w *World) withLimits(reqs []Request) []Request {
 			most: l.Tau()}
 		given.Burst = 1 + w.rnd.Int64N(l.Tau()/int64(given.Period))
 		q.Limit, q.Cost = &given, min(q.Cost, given.Burst)
+		q.Leave = min(q.Leave, given.Burst-q.Cost)
 	}
 	return reqs
 }
@@ -240,10 +253,10 @@ func (w *World) group(op Op, reqs []Request) Failure {
 			one = Check
 		}
 		l, on := w.limitOf(q)
-		outcomes[i][0], outcomes[i][1] = s.Decide(l, on, w.now, one, cost)
+		outcomes[i][0], outcomes[i][1] = s.Decide(l, on, w.now, one, cost, q.Leave)
 		if q.Spent != 0 && on {
-			outcomes[i][0] = s.decideSpent(l, s.TAT.Lo, w.now, one, cost, w.now-q.Spent)
-			outcomes[i][1] = s.decideSpent(l, s.TAT.Hi, w.now, one, cost, w.now-q.Spent)
+			outcomes[i][0] = s.decideSpent(l, s.TAT.Lo, w.now, one, cost, q.Leave, w.now-q.Spent)
+			outcomes[i][1] = s.decideSpent(l, s.TAT.Hi, w.now, one, cost, q.Leave, w.now-q.Spent)
 		}
 		exact = exact && s.TAT.Lo == s.TAT.Hi
 		if q.Mode == SpendOnly {
@@ -367,21 +380,21 @@ func (w *World) spendEach() {
 			w.require(f == NotDurable || f == Crashed || w.untouched(f), "spend each: %q", f)
 			w.maybe(q, op)
 		case lost[q.Key]:
-			w.roughly(q.Key, l, on, op, q.Cost, r.Decisions[i])
+			w.roughly(q, l, on, op, r.Decisions[i])
 		default:
-			w.decided(q.Key, l, on, op, q.Cost, r.Decisions[i], "")
+			w.decided(q.Key, l, on, op, q.Cost, q.Leave, r.Decisions[i], "")
 		}
 	}
 }
 
 // roughly is decided for an answer that may have seen a spend which was returned
 // since: it does not narrow the TAT.
-func (w *World) roughly(key Key, l Limit, on bool, op Op, cost int64, d Decision) {
-	lo, hi := w.states[key].Decide(l, on, w.now, op, cost)
-	w.compare(key, d, lo.Decision, hi.Decision)
+func (w *World) roughly(q Request, l Limit, on bool, op Op, d Decision) {
+	lo, hi := w.states[q.Key].Decide(l, on, w.now, op, q.Cost, q.Leave)
+	w.compare(q.Key, d, lo.Decision, hi.Decision)
 	if on && op == Spend && d.Allowed {
-		w.account(key, op, cost, true)
-		w.put(key, w.outcomes(lo, hi, l))
+		w.account(q.Key, op, q.Cost, true)
+		w.put(q.Key, w.outcomes(lo, hi, l))
 	}
 }
 
@@ -389,50 +402,7 @@ func (w *World) roughly(key Key, l Limit, on bool, op Op, cost int64, d Decision
 func (w *World) maybe(q Request, op Op) {
 	l, on := w.limitOf(q)
 	if s := w.states[q.Key]; on && op == Spend {
-		lo, hi := s.Decide(l, on, w.now, op, q.Cost)
+		lo, hi := s.Decide(l, on, w.now, op, q.Cost, q.Leave)
 		w.unknown(q.Key, hull(w.outcomes(lo, hi, l), s.TAT.cap(w.now+l.clamp())))
-	}
-}
-
-// raise takes tokens from a bucket, so that it is full no earlier than some
-// instant.
-func (w *World) raise() {
-	key := w.pickKey()
-	if n := len(w.places); n > 0 && w.rnd.IntN(2) == 0 { // over a queue
-		key = w.places[w.rnd.IntN(n)].key
-	}
-	q := w.withLimits([]Request{{Key: key}})[0]
-	l, on := w.limitOf(q)
-	until := w.now
-	if on && w.rnd.IntN(4) > 0 {
-		until += w.rnd.Int64N(l.Tau() + l.Tau()/4 + 1)
-	}
-	r := w.call(Call{Op: Raise, Reqs: []Request{q}, Until: until})
-	if w.refused(key, Raise, 0, r.Failure) {
-		return
-	}
-	if !on {
-		w.require(r.Failure == "" || r.Failure == Crashed, "%v has no limit: %s", key, r.Failure)
-		return
-	}
-	before := w.states[key].TAT.cap(w.now + l.clamp())
-	after := before
-	if end := min(until, w.now+l.Tau()); until > w.now {
-		after = Span{max(before.Lo, end), max(before.Hi, end)}
-	}
-	switch {
-	case r.Failure != "":
-		w.require(r.Failure == NotDurable || r.Failure == Crashed, "%v: %s", key, r.Failure)
-		w.faulty(r.Failure)
-		w.require(until > w.now || r.Failure == Crashed, "a raise that changes nothing fails: %s", r.Failure)
-		w.unknown(key, after)
-	default:
-		full := max(w.now, r.TAT)
-		w.require(between(max(w.now, after.Lo), full, max(w.now, after.Hi)),
-			"%v is raised to %d ahead; the model has %d to %d", key, full-w.now, after.Lo-w.now, after.Hi-w.now)
-		w.put(key, after.narrow(full, w.now, l.clamp()))
-		if full > max(w.now, before.Hi) {
-			w.savedAt(l.Level, key)
-		}
 	}
 }

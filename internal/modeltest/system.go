@@ -83,8 +83,7 @@ const (
 	Delay        Op = "delay"
 	Cancel       Op = "cancel"
 	Hold         Op = "hold"
-	Release      Op = "release"
-	Raise        Op = "raise"
+	SetHold      Op = "set hold"
 	Reset        Op = "reset"
 	SetLimits    Op = "set limits"
 	SetOverrides Op = "set overrides"
@@ -112,6 +111,7 @@ const (
 type Request struct {
 	Key   Key
 	Cost  int64  `json:",omitempty"`
+	Leave int64  `json:",omitempty"` // tokens that must remain
 	Mode  Mode   `json:",omitempty"`
 	Limit *Limit `json:",omitempty"` // nil: the one in force
 	Spent int64  `json:",omitempty"` // of RefundAll: instant of the spend; 0: unknown
@@ -123,7 +123,7 @@ type Call struct {
 	Now    int64
 	Reqs   []Request `json:",omitempty"`
 	Place  int       `json:",omitempty"` // of Delay and Cancel: the reply of Reserve
-	Until  int64     `json:",omitempty"` // of Hold and Raise
+	Until  int64     `json:",omitempty"` // of Hold and SetHold
 	Limits *Limits   `json:",omitempty"` // of SetLimits; of SetOverrides, one override, or none to remove it
 }
 
@@ -164,7 +164,6 @@ type Reply struct {
 	Delay     time.Duration `json:",omitempty"`
 	Listed    []Listed      `json:",omitempty"`
 	Resident  int64         `json:",omitempty"`
-	TAT       int64         `json:",omitempty"` // of Raise
 	Taken     int64         `json:",omitempty"` // of SpendUpTo
 	Until     int64         `json:",omitempty"` // of Hold; 0 if there is no hold
 }

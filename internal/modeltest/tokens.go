@@ -57,13 +57,16 @@ func (m *Tokens) wait(n *big.Rat) *big.Int {
 	return new(big.Rat).Mul(n, m.interval).Num()
 }
 
-// Spend takes cost tokens if the bucket has them. Otherwise it returns the
-// nanoseconds until it has them.
-func (m *Tokens) Spend(now, cost int64) (retryAfter int64) {
-	left := m.tokens(now)
-	left = new(big.Rat).Sub(left, new(big.Rat).SetInt64(cost))
-	if left.Sign() < 0 {
-		return m.wait(left.Neg(left)).Int64()
+// Spend takes cost tokens if the bucket has them, and as many as it must leave.
+// Otherwise it returns the nanoseconds until it has them.
+func (m *Tokens) Spend(now, cost, leave int64) (retryAfter int64) {
+	if cost == 0 && leave == 0 {
+		return 0 // even if the bucket has less than none
+	}
+	left := new(big.Rat).Sub(m.tokens(now), new(big.Rat).SetInt64(cost))
+	lacks := new(big.Rat).Sub(new(big.Rat).SetInt64(leave), left)
+	if lacks.Sign() > 0 {
+		return m.wait(lacks).Int64()
 	}
 	m.set(now, left)
 	return 0

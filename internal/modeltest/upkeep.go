@@ -27,11 +27,9 @@ func (w *World) setLimits() {
 			}
 		}
 	}
-	r := w.call(Call{Op: SetLimits, Limits: &limits})
-	if r.Failure == Crashed {
+	if !w.putLimits(w.limits, limits) {
 		return
 	}
-	w.require(r.Failure == "", "set limits: %s", r.Failure)
 	w.limits = limits
 	w.newLaws()
 	for _, key := range w.keys {
@@ -40,26 +38,99 @@ func (w *World) setLimits() {
 	}
 }
 
+// putLimits puts limits in force. A key whose override comes, goes or changes keeps
+// what it used, unless its bucket cannot be read. It reports whether the System lives.
+func (w *World) putLimits(from, limits Limits) bool {
+	durable, failed := false, false
+	converted := make(map[Key]Span)
+	for key, s := range w.states {
+		was, is, converts := from.converts(limits, key)
+		if !converts {
+			continue
+		}
+		b := s.Bucket
+		b.Queue = slices.Clone(b.Queue)
+		b.convert(was, is, w.now)
+		converted[key], durable = b.TAT, durable || max(was.Level, is.Level) >= Leased
+		span := b.tailSpan()
+		span.Hi += is.Tau() / 8
+		w.maySave(key, span)
+	}
+	r := w.call(Call{Op: SetLimits, Limits: &limits})
+	if r.Failure == Crashed {
+		return false
+	}
+	if r.Failure != "" {
+		w.require(durable && r.Failure == NotDurable, "set limits: %s", r.Failure)
+		w.faulty(r.Failure)
+		failed = true
+	} else if w.env.Disk != nil {
+		met, dead := w.env.Disk.state()
+		failed = met || dead
+	}
+	for key, tat := range converted {
+		s := w.states[key]
+		s.advance(w.now)
+		if failed { // perhaps it could not be read
+			tat = hull(tat, s.TAT)
+		}
+		s.TAT = tat
+		w.maySave(key, w.leaves(key, true))
+		w.Counts["kept what it used"]++
+	}
+	if durable && !failed { // or the only bucket to be saved is the one that could not be read
+		w.flushed()
+	}
+	return true
+}
+
+// converts reports whether other limits change the override of a key, so that it keeps
+// what it used.
+func (ls Limits) converts(to Limits, key Key) (was, is Limit, converts bool) {
+	overridden := func(ls Limits) bool {
+		return slices.ContainsFunc(ls.Overrides, func(o Override) bool { return o.Key == key })
+	}
+	was, wasOn, _ := ls.For(key)
+	is, isOn, _ := to.For(key)
+	return was, is, wasOn && isOn && was.T() != is.T() && (overridden(ls) || overridden(to))
+}
+
 // flipLimits puts other limits in force, and the same ones again before any
 // request comes. That changes no bucket, so the laws go on.
 func (w *World) flipLimits() {
 	if w.cancelGiven(); w.dead() {
 		return
 	}
-	others := w.pickLimits()
+	others, in := w.pickLimits(), w.limits
+	converted := make(map[Key]bool)
+	rate := func(key Key, limits *Limits) {
+		if l, on, _ := limits.For(key); on {
+			w.states[key].Rate = l
+		}
+	}
 	for _, limits := range []*Limits{&others, &w.limits} {
-		for key, s := range w.states {
-			w.maySave(key, w.leaves(key, true))
-			if l, on, _ := limits.For(key); on {
-				s.Rate = l
+		for key := range w.states {
+			if _, _, converts := in.converts(*limits, key); converts {
+				converted[key] = true
 			}
+		}
+		for key := range w.states {
+			w.maySave(key, w.leaves(key, true))
+			rate(key, limits)
 			w.maySave(key, w.leaves(key, true))
 		}
-		r := w.call(Call{Op: SetLimits, Limits: limits})
-		if r.Failure == Crashed {
+		if !w.putLimits(in, *limits) {
+			for key := range w.states { // the next process begins with these
+				rate(key, &w.limits)
+			}
 			return
 		}
-		w.require(r.Failure == "", "flip limits: %s", r.Failure)
+		in = *limits
+	}
+	for key := range converted {
+		w.epoch++
+		w.newLaw(key)
+		w.look(key)
 	}
 	w.lookAnew(w.pickKey())
 }
@@ -205,7 +276,7 @@ func (w *World) shows(key Key, got Listed) {
 	w.require(got.HeldUntil == held || s.unseen, "%v is shown as held until %d, not %d",
 		key, got.HeldUntil, held)
 	if on {
-		lo, hi := s.Decide(l, on, w.now, Refund, 0)
+		lo, hi := s.Decide(l, on, w.now, Refund, 0, 0)
 		got.Decision.Allowed = true
 		w.compare(key, got.Decision, lo.Decision, hi.Decision)
 	}
@@ -263,9 +334,9 @@ func (w *World) takeAway() {
 	for range 1 + w.rnd.IntN(4) {
 		switch w.rnd.IntN(6) {
 		case 0:
-			w.raise()
+			w.request(Refund)
 		case 1:
-			w.hold([]Op{Hold, Release}[w.rnd.IntN(2)])
+			w.hold([]Op{Hold, SetHold}[w.rnd.IntN(2)])
 		case 2:
 			w.reserve()
 		case 3:

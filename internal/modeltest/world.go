@@ -305,7 +305,7 @@ func (w *World) look(key Key) {
 		w.holdFound(key, r.Decisions[0])
 		s.holds = file
 	}
-	lo, hi := s.Decide(l, on, w.now, Check, 0)
+	lo, hi := s.Decide(l, on, w.now, Check, 0, 0)
 	w.compare(key, r.Decisions[0], lo.Decision, hi.Decision)
 	if on {
 		w.looked(key, l, 0, lo, hi, r.Decisions[0])

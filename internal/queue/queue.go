@@ -13,6 +13,10 @@ type Turn struct {
 	Rate Rate  // rate of this turn; zero means the r of Advance and Tail
 	// Charged says that Advance has charged the turn. Take does not set it.
 	Charged bool
+	// Sooner wakes a caller that sleeps until the turn, if it comes sooner than the
+	// caller has Seen. A nil channel means that no caller sleeps.
+	Sooner chan struct{}
+	Seen   int64 // instant until which the caller sleeps
 
 	left bool  // its caller has left
 	tail int64 // TAT after it, if it is one of Queue.known
@@ -53,42 +57,69 @@ func (q *Queue) Join(t *Turn) {
 }
 
 // Leave removes a turn, and reports whether it was still waiting. Put leaves it
-// out from then on.
-func (q *Queue) Leave(t *Turn) bool {
+// out from then on. Those behind it move up, but not before start.
+func (q *Queue) Leave(t *Turn, tat, start int64, r Rate) bool {
 	t.left = true
 	i, _ := slices.BinarySearchFunc(q.turns, t.At, func(u *Turn, at int64) int { return cmp.Compare(u.At, at) })
 	for ; i < len(q.turns) && q.turns[i].At == t.At; i++ {
 		if q.turns[i] == t {
+			q.startAt(tat, r)
 			q.deleteAt(i)
+			q.moveUp(i, start)
+			q.wake()
 			return true
 		}
 	}
 	return false
 }
 
-// deleteAt removes a turn, and corrects the tails of those behind it, up to the
-// first that stays the same: then all further ones do.
+// deleteAt removes a turn, and forgets the tails of those behind it.
 func (q *Queue) deleteAt(i int) {
-	tail := q.tat
-	if 0 < i && i <= q.known {
-		tail = q.turns[i-1].tail
-	}
-	for _, t := range q.turns[min(i+1, q.known):q.known] {
-		old := t.tail
-		if tail = q.rate.charge(tail, t); tail == old {
-			break
-		}
-		t.tail = tail
-	}
 	q.tokens -= q.turns[i].Cost
-	if i < q.known {
-		q.known--
-	}
+	q.known = min(q.known, i)
 	if i > len(q.turns)/2 {
 		q.turns = slices.Delete(q.turns, i, i+1)
 	} else { // move the shorter part
 		copy(q.turns[1:], q.turns[:i])
 		q.dropFirst(1)
+	}
+}
+
+// moveUp gives each turn from the i-th on the instant that it would have if it
+// joined now, behind those before it, unless it goes earlier already.
+func (q *Queue) moveUp(i int, start int64) {
+	tail := q.tailOf(i)
+	if i > 0 {
+		start = max(start, q.turns[i-1].At)
+	}
+	for _, t := range q.turns[i:] {
+		own := q.rate.of(t)
+		t.At = min(t.At, max(start, own.charged(max(start, tail), t.Cost)-own.Tolerance))
+		tail = q.rate.charge(tail, t)
+		start, t.tail = t.At, tail
+	}
+	q.known = len(q.turns)
+}
+
+// wake wakes the first caller that sleeps, if its turn comes sooner than it knows.
+// When that turn comes, it is the turn of the next one to be told.
+func (q *Queue) wake() {
+	for _, t := range q.turns {
+		if t.Sooner != nil {
+			t.wake()
+			return
+		}
+	}
+}
+
+func (t *Turn) wake() {
+	if t.Sooner == nil || t.At >= t.Seen {
+		return
+	}
+	t.Seen = t.At
+	select {
+	case t.Sooner <- struct{}{}:
+	default: // it has not seen the last one yet
 	}
 }
 
@@ -101,20 +132,31 @@ func (q *Queue) dropFirst(n int) {
 // Take empties the queue and returns its turns. Put is the inverse.
 func (q *Queue) Take() []*Turn {
 	turns := q.turns
+	for _, t := range turns {
+		t.wake()
+	}
 	q.turns, q.tokens, q.known = nil, 0, 0
 	return turns
 }
 
 // Put gives an empty queue the turns that Take returned, except those that have
-// left since.
-func (q *Queue) Put(turns []*Turn) {
+// left since. Those behind them move up, but not before start.
+func (q *Queue) Put(turns []*Turn, tat, start int64, r Rate) {
 	if len(q.turns) > 0 {
 		return
 	}
+	gap := -1
 	for _, t := range turns {
 		if !t.left {
 			q.Join(t)
+		} else if gap < 0 {
+			gap = len(q.turns)
 		}
+	}
+	if gap >= 0 {
+		q.startAt(tat, r)
+		q.moveUp(gap, start)
+		q.wake()
 	}
 }
 
@@ -140,21 +182,31 @@ func (q *Queue) Advance(tat, now int64, r Rate) int64 {
 	}
 	q.dropFirst(came)
 	q.known, q.tat = max(0, q.known-came), tat
+	if came > 0 {
+		q.wake()
+	}
 	return tat
 }
 
 // Tail returns the TAT after all turns.
 func (q *Queue) Tail(tat int64, r Rate) int64 {
 	q.startAt(tat, r)
-	if q.known > 0 {
-		tat = q.turns[q.known-1].tail
+	return q.tailOf(len(q.turns))
+}
+
+// tailOf returns the TAT after the first n turns.
+func (q *Queue) tailOf(n int) int64 {
+	for ; q.known < n; q.known++ {
+		tail := q.tat
+		if q.known > 0 {
+			tail = q.turns[q.known-1].tail
+		}
+		q.turns[q.known].tail = q.rate.charge(tail, q.turns[q.known])
 	}
-	for ; q.known < len(q.turns); q.known++ {
-		t := q.turns[q.known]
-		tat = r.charge(tat, t)
-		t.tail = tat
+	if n == 0 {
+		return q.tat
 	}
-	return tat
+	return q.turns[n-1].tail
 }
 
 // startAt forgets the tails if they do not go on from this TAT at this rate.
@@ -169,14 +221,25 @@ func (q *Queue) startAt(tat int64, r Rate) {
 // the bucket empty at that instant. It gives nothing back, either: the TAT may be
 // later than that, if the turn has a smaller limit of its own.
 func (r Rate) charge(tat int64, t *Turn) int64 {
-	if t.Rate != (Rate{}) {
-		r = t.Rate
-	}
+	r = r.of(t)
 	empty := add(t.At, r.Tolerance)
-	if t.Cost > empty/r.Interval {
-		return max(tat, empty)
+	return max(tat, min(r.charged(max(tat, t.At), t.Cost), empty))
+}
+
+// charged returns the TAT after so many tokens, or the largest int64.
+func (r Rate) charged(tat, cost int64) int64 {
+	if cost > (math.MaxInt64-tat)/r.Interval {
+		return math.MaxInt64
 	}
-	return max(tat, min(add(max(tat, t.At), t.Cost*r.Interval), empty))
+	return tat + cost*r.Interval
+}
+
+// of returns the rate of a turn.
+func (r Rate) of(t *Turn) Rate {
+	if t.Rate != (Rate{}) {
+		return t.Rate
+	}
+	return r
 }
 
 // Delay makes all turns later by the same time, so that the first does not go

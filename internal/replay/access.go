@@ -9,54 +9,46 @@ import (
 //
 //	HOST IDENT USER [17/May/2015:10:05:03 +0000] "REQUEST" STATUS BYTES
 //
-// More may follow after a space, as in Combined Log Format. The fields are part
-// of the line.
-type access struct{ host, user, request []byte }
-
-func (a *access) parse(line []byte) (p parsed, err error) {
-	host, rest, ok1 := bytes.Cut(line, []byte(" "))
-	ident, rest, ok2 := bytes.Cut(rest, []byte(" "))
-	user, rest, ok3 := bytes.Cut(rest, []byte(" "))
-	if !ok1 || !ok2 || !ok3 || len(host) == 0 || len(ident) == 0 || len(user) == 0 || !bytes.HasPrefix(rest, []byte("[")) {
-		return p, errNoFields
+// More may follow after a space, as in Combined Log Format, and Apache's
+// vhost_combined has the server before it. HOST may be a list.
+func access(r *record, line []byte) error {
+	end := bytes.Index(line, []byte("] "))
+	begin := bytes.LastIndex(line[:max(0, end)], []byte(" ["))
+	host, rest := hostOf(line[:max(0, begin)])
+	ident, user := hostOf(rest)
+	if next, more := hostOf(user); len(more) > 0 && string(next) == "-" { // IDENT is always -
+		host, user = ident, more
 	}
-	rest = rest[1:]
-	if len(rest) <= len(logTimeLayout) || rest[len(logTimeLayout)] != ']' {
-		return p, errLogTime
+	if len(host) == 0 || len(ident) == 0 || len(user) == 0 {
+		return errNoFields
 	}
-	unix, ok := parseLogTime(rest[:len(logTimeLayout)])
+	request, status, ok := requestOf(line[end+1:])
 	if !ok {
-		return p, errLogTime
+		return errNoRequest
 	}
-	request, ok := requestOf(rest[len(logTimeLayout)+1:])
-	if !ok {
-		return p, errNoRequest
-	}
-	*a = access{host, user, request}
-	return parsed{at: unix * 1e9, timed: true, message: line}, nil
-}
-
-func (a *access) field(name string) []byte {
-	switch name {
-	case "ip":
-		return a.host
-	case "user":
-		return a.user
-	}
-	method, rest, _ := bytes.Cut(a.request, []byte(" "))
-	if name == "method" {
-		return method
-	}
-	target, _, _ := bytes.Cut(rest, []byte(" "))
+	method, target, _ := bytes.Cut(request, []byte(" "))
+	target, _, _ = bytes.Cut(target, []byte(" "))
 	path, _, _ := bytes.Cut(target, []byte("?"))
-	return path
+	r.values, r.message = append(r.values[:0], host, method, path, user, status, line[begin+2:end]), line
+	return nil
 }
 
-func (*access) fields() []string { return []string{"ip", "method", "path", "user"} }
+var accessFields = []string{"ip", "method", "path", "user", "status", "time"}
 
-// requestOf returns the request of ` "REQUEST" STATUS BYTES`. After a space,
-// anything may follow.
-func requestOf(b []byte) (request []byte, ok bool) {
+// hostOf returns the first word of a line, or the list of words that ends with the
+// first one without a comma, and the text after it.
+func hostOf(text []byte) (host, rest []byte) {
+	for i, c := range text {
+		if c == ' ' && (i == 0 || text[i-1] != ',') {
+			return text[:i], text[i+1:]
+		}
+	}
+	return text, nil
+}
+
+// requestOf returns the request and the status of ` "REQUEST" STATUS BYTES`.
+// After a space, anything may follow.
+func requestOf(b []byte) (request, status []byte, ok bool) {
 	b, ok = bytes.CutPrefix(b, []byte(` "`))
 	end := 0
 	for end < len(b) && b[end] != '"' {
@@ -66,19 +58,16 @@ func requestOf(b []byte) (request []byte, ok bool) {
 		end++
 	}
 	if !ok || end >= len(b) {
-		return nil, false
+		return nil, nil, false
 	}
 	before, after, _ := bytes.Cut(b[end+1:], []byte(" "))
-	status, after, _ := bytes.Cut(after, []byte(" "))
+	status, after, _ = bytes.Cut(after, []byte(" "))
 	size, _, _ := bytes.Cut(after, []byte(" "))
-	_, isNumber := digits(size)
-	_, ok = digits(status)
-	return b[:end], ok && len(before) == 0 && len(status) == 3 && (isNumber || string(size) == "-")
+	return b[:end], status, len(before) == 0 && len(status) == 3 && isNumber(status) && (isNumber(size) || string(size) == "-")
 }
 
 var (
 	errLineTooLong = errors.New("longer than 1 MiB")
 	errNoFields    = errors.New("does not begin with HOST IDENT USER [TIME]")
-	errLogTime     = errors.New("has no time as in [17/May/2015:10:05:03 +0000], from 1970 to 2161")
 	errNoRequest   = errors.New(`has no "REQUEST" STATUS BYTES after the time`)
 )

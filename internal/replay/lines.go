@@ -23,12 +23,12 @@ var errCutOff = errors.New("the compressed log ends too early: it may be cut off
 // errUnended is the warning about a last line that has no line feed.
 var errUnended = errors.New("the last line has no line feed: it may be cut off")
 
-// eachLine calls f with the number of each line, and the line without its end.
-// The line is valid until f returns. If a line is too long, f gets
-// errLineTooLong. A last line without an end comes with errUnended. eachLine
-// unpacks gzip, which it recognizes by its first bytes. If the log cannot be read
-// to its end, f has had the lines before.
-func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, err error) error) error {
+// eachLine calls f with the number of each line, the line without its end, and
+// what can be read of the lines after it without waiting. The line is valid until f
+// returns. If a line is too long, f gets errLineTooLong. A last line without an end
+// comes with errUnended. eachLine unpacks gzip, which it recognizes by its first
+// bytes. If the log cannot be read to its end, f has had the lines before.
+func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, ahead func() []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in := ReadAhead(ctx, r)
@@ -38,6 +38,10 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 			return err
 		}
 		in = ReadAhead(ctx, plain)
+	}
+	ahead := func() []byte {
+		text, _ := in.Peek(in.Buffered())
+		return text
 	}
 	for number := 1; ; number++ {
 		line, err := in.ReadSlice('\n')
@@ -62,7 +66,7 @@ func eachLine(ctx context.Context, r io.Reader, f func(number int, line []byte, 
 		}
 		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 		line = bytes.TrimPrefix(line, byteOrderMark)
-		if failed := f(number, line, wrong); failed != nil {
+		if failed := f(number, line, ahead, wrong); failed != nil {
 			return failed
 		}
 		if err == io.EOF {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -36,8 +37,8 @@ type Deciding struct {
 type Replay struct {
 	Config
 	limiter *stint.Limiter
-	reading reading
-	times   *logTime
+	reader  *reader
+	clients clients
 	log     string // that is read
 
 	requestsOf []stint.Request // of one line, one for each limit
@@ -64,8 +65,6 @@ type counts struct {
 	tokens          int64 // tokens of the allowed requests
 }
 
-func (c *counts) requests() int64 { return c.allowed + c.denied }
-
 func (c *counts) add(allowed bool, cost int64) {
 	if allowed {
 		c.allowed++
@@ -75,8 +74,7 @@ func (c *counts) add(allowed bool, cost int64) {
 	}
 }
 
-// capped returns the sum of two positive numbers, or the largest
-// number.
+// capped returns the sum of two positive numbers, or the largest number.
 func capped(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -92,12 +90,13 @@ type tally struct {
 
 // New begins a replay. If it returns an error, the store is still open.
 func New(c Config) (*Replay, error) {
-	r := &Replay{Config: c, times: &logTime{}, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
+	r := &Replay{Config: c, byID: map[string]*tally{}, byMinute: map[int64]*counts{}}
 	note := func(text string) { r.Warn(display.Visible(r.log) + ": " + text) }
 	var err error
-	if r.reading, err = c.Format.reading(r.times, note); err != nil {
+	if r.reader, err = c.Format.reader(note); err != nil {
 		return nil, err
 	}
+	r.clients = clients{ipv6Bits: c.Format.IPv6Bits, proxies: c.Format.Proxies, note: note}
 	if c.Chart {
 		r.timeline = &timeline{}
 	}
@@ -107,7 +106,8 @@ func New(c Config) (*Replay, error) {
 	}
 	r.requestsOf, r.decisions = make([]stint.Request, limits), make([]stint.Decision, limits)
 	r.columns, r.allowed, r.deniedBy = make([]counts, columns), make([]bool, columns), make([]int64, limits)
-	r.limiter, err = stint.New(c.Store, c.Limits, &stint.Options{Now: r.now, MaxResident: 1 << 24})
+	now := func() time.Time { return time.Unix(0, r.newest.Load()) }
+	r.limiter, err = stint.New(c.Store, c.Limits, &stint.Options{Now: now, MaxResident: 1 << 24})
 	if err != nil {
 		return nil, StoreError{err}
 	}
@@ -119,12 +119,28 @@ type StoreError struct{ error }
 
 func (e StoreError) Unwrap() error { return e.error }
 
+// Nothing returns why there is no request, or nil if there is one or no line.
+func (r *Replay) Nothing() error {
+	switch fields := strings.Join(slices.Sorted(slices.Values(r.reader.lacking)), ", "); {
+	case r.summary.Requests > 0 || r.summary.Other+r.summary.Malformed == 0:
+		return nil
+	case fields != "":
+		return fmt.Errorf("no line has an id (--by %s) and a time (--time %s): the lines have %s; name others with --by, "+
+			"which may be a /REGEXP/, and --time, or describe the lines with --lines REGEXP",
+			r.Format.By, r.Format.Time, display.Visible(display.Shortened(fields, 600)))
+	case r.Format.Lines != "":
+		return fmt.Errorf("no line could be read: none is as --lines %s says", r.Format.Lines)
+	}
+	return errors.New("no line could be read: none is recognized; describe the lines with a regular expression, " +
+		`as in --lines '^(?P<time>\S+ \S+) (?P<ip>\S+)'`)
+}
+
 // Requests returns how many requests were decided.
 func (r *Replay) Requests() int64 { return r.summary.Requests }
 
 // Close warns of what is odd in the logs, and closes the store.
 func (r *Replay) Close() error {
-	if years := &r.times.inferred; years.Lines > 0 {
+	if years := &r.reader.times.inferred; years.Lines > 0 {
 		r.Warn(fmt.Sprintf("lines without a year: %d, read as %v; --year sets the year of the first line",
 			years.Lines, years))
 	}
@@ -142,14 +158,12 @@ func (r *Replay) Close() error {
 	return nil
 }
 
-func (r *Replay) now() time.Time { return time.Unix(0, r.newest.Load()) }
-
 // Read decides on the requests of a log, until ctx ends. Its name is for errors
 // and warnings. If the log cannot be read to its end, the requests before are
 // decided, and the error says why.
 func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 	r.log = log
-	err := eachLine(ctx, in, func(number int, text []byte, err error) error {
+	err := eachLine(ctx, in, func(number int, text []byte, ahead func() []byte, err error) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -159,7 +173,7 @@ func (r *Replay) Read(ctx context.Context, log string, in io.Reader) error {
 		}
 		var e entry
 		if err == nil {
-			e, err = r.reading(text)
+			e, err = r.reader.read(text, ahead)
 		}
 		switch {
 		case err == errNoID:
@@ -210,7 +224,7 @@ func (r *Replay) tally(text []byte) (*tally, error) {
 		return t, nil
 	}
 	var buffer [64]byte // for the longest address
-	text = canonical(buffer[:0], text, r.Format.IPv6Bits)
+	text = r.clients.id(buffer[:0], text)
 	if t, ok := r.byID[string(text)]; ok {
 		return t, nil
 	}
@@ -280,8 +294,8 @@ func (r *Replay) decide(t *tally, e *entry) error {
 // tooSmall returns the key of the first limit with a burst below the cost.
 func (r *Replay) tooSmall(cost int64) stint.Key {
 	i := slices.IndexFunc(r.requestsOf, func(q stint.Request) bool {
-		limit, ok := r.Limits.For(q.Key)
-		return ok && !limit.IsBlocked() && cost > limit.Burst
+		limit := r.Limits.For(q.Key)
+		return limit != stint.Unlimited && limit != stint.Blocked && cost > limit.Burst
 	})
 	return r.requestsOf[max(0, i)].Key
 }

@@ -93,7 +93,7 @@ func (r *Replay) Summary(top int) Summary {
 	s.IDs, s.deciding, s.top = len(r.byID), r.Deciding, cmp.Or(top, 3)
 	for _, limit := range r.Deciding {
 		if spec, _ := r.Limits.Spec(limit.Name); spec.Limit.FollowsCalendar() {
-			s.resets = append(s.resets, limit.Limit+" resets "+spec.Limit.Resets())
+			s.resets = append(s.resets, limit.Limit+" resets "+display.Resets(spec.Limit))
 		}
 	}
 	if r.repeated.Lines > 0 {
@@ -102,11 +102,11 @@ func (r *Replay) Summary(top int) Summary {
 	if r.costs {
 		s.Tokens = &tokenSummary{Asked: r.tokens}
 	}
-	if r.times.inferred.Lines > 0 {
-		s.NoYear = &r.times.inferred
+	if r.reader.times.inferred.Lines > 0 {
+		s.NoYear = &r.reader.times.inferred
 	}
 	for minute, c := range r.byMinute {
-		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.requests()}
+		m := &minuteSummary{Start: time.Unix(60*minute, 0).UTC(), Requests: c.allowed + c.denied}
 		if !r.Each {
 			m.Denied = &c.denied
 		}
@@ -198,10 +198,10 @@ func (s *Summary) Text(width int) string {
 			fmt.Fprintf(&b, "%8d  %s\n", s.DeniedBy[limit.Limit], limit.Limit)
 		}
 	}
-	if len(s.TopDenied) > 0 {
-		fmt.Fprintf(&b, "\ndenied most\n")
-	}
-	for _, id := range s.TopDenied {
+	for i, id := range s.TopDenied {
+		if i == 0 {
+			b.WriteString("\ndenied most\n")
+		}
 		fmt.Fprintf(&b, "%8d of %d  %s\n", id.Denied, id.Allowed+id.Denied, display.Printable(id.id))
 	}
 	if s.Tried != nil {

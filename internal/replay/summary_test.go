@@ -11,7 +11,7 @@ import (
 )
 
 func TestSummary(t *testing.T) {
-	r := &Replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1), times: &logTime{}}
+	r := &Replay{byID: map[string]*tally{}, byMinute: map[int64]*counts{}, columns: make([]counts, 1), reader: &reader{}}
 	for i := range 20 {
 		r.byID[fmt.Sprintf("id%02d", i)] = &tally{columns: []counts{{allowed: 1, denied: int64(i / 2)}}}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"regexp"
 
 	"github.com/stint-go/stint/internal/display"
@@ -19,115 +18,70 @@ var (
 	errNoBefore = errors.New("says that the last message was repeated, but the host has none before it")
 )
 
-// syslog reads lines of a log that rsyslog, syslogd or journalctl writes:
+// syslog returns the record and the cut of lines that rsyslog, syslogd or journalctl
+// writes:
 //
 //	Mar  1 09:00:01 HOST PROGRAM[PID]: MESSAGE
 //	2026-03-01T09:00:01.5+00:00 HOST PROGRAM: MESSAGE
+//	Sun 2026-03-01 09:00:01 UTC HOST PROGRAM[PID]: MESSAGE
+//	1 2026-03-01T09:00:01.5Z HOST PROGRAM PID ID [DATA] MESSAGE
 //	Mar  1 09:00:01 HOST PROGRAM[PID]: message repeated 5 times: [ MESSAGE]
 //	Mar  1 09:00:01 HOST last message repeated 5 times
 //
-// A priority, <34>, may come first. If a message was repeated, the line has the
-// fields of that message.
-type syslog struct {
-	host []byte
-	said
-	last map[string]said // by each host
-}
-
-// said is a message of a program. Its bytes are part of the line, or of a copy.
-type said struct{ program, message []byte }
-
-func (s *syslog) parse(text []byte) (p parsed, err error) {
-	text = text[len(syslogPriority.Find(text)):]
-	n := len(syslogLayout)
-	if len(text) > 0 && text[0] >= '0' && text[0] <= '9' {
-		n = bytes.IndexByte(text, ' ')
-	}
-	if n < 0 || len(text) <= n || text[n] != ' ' {
-		return p, errSyslog
-	}
-	p.time, text = text[:n], text[n+1:]
-	host, text, ok := bytes.Cut(text, []byte(" "))
-	if !ok || len(host) == 0 {
-		return p, errSyslog
-	}
-	s.host = host
-	if m := lastRepeated.FindSubmatch(text); m != nil {
-		if s.said, ok = s.last[string(host)]; !ok {
-			return p, errNoBefore
+// The fourth is RFC 5424. A priority, <34>, may come first. If a message was
+// repeated, the line has the fields of that message.
+func syslog(*regexp.Regexp) (*record, cut) {
+	lasts := map[string][]byte{} // the last message of each host, after the program's name
+	return &record{names: []string{"ip", "host", "program", "time"}}, func(r *record, line []byte) error {
+		head := syslogHead().FindSubmatchIndex(line)
+		if head == nil {
+			return errSyslog
 		}
-		p.message = s.message
-		p.repeats, err = repeats(m[1])
-		return p, err
-	}
-	tag, message, ok := bytes.Cut(text, []byte(":"))
-	if !ok || len(tag) == 0 || len(message) > 0 && message[0] != ' ' {
-		return p, errSyslog
-	}
-	s.program, _, _ = bytes.Cut(tag, []byte("["))
-	s.message = bytes.TrimPrefix(message, []byte(" "))
-	if bytes.HasPrefix(s.message, []byte("message repeated ")) {
-		m := repeated.FindSubmatch(s.message)
+		at, host, rest := group(head, 2, line), group(head, 3, line), group(head, 4, line)
+		var times []byte
+		if m := lastRepeated().FindSubmatch(rest); m != nil {
+			if times, rest = m[1], lasts[string(host)]; rest == nil {
+				return errNoBefore
+			}
+		}
+		tag := syslogTag
+		if head[2] >= 0 {
+			tag = rfc5424Tag
+		}
+		m := tag().FindSubmatch(rest)
 		if m == nil {
-			return p, errRepeat
+			return errSyslog
 		}
-		s.message = m[2]
-		if p.repeats, err = repeats(m[1]); err != nil {
-			return p, err
+		lasts[string(host)] = append(lasts[string(host)][:0], rest...)
+		program, message := m[1], m[2]
+		if bytes.HasPrefix(message, []byte("message repeated ")) {
+			if m = repeated().FindSubmatch(message); m == nil {
+				return errRepeat
+			}
+			message = m[2]
+			if times == nil {
+				times = m[1]
+			}
 		}
+		if r.repeats = 0; times != nil {
+			var ok bool
+			if r.repeats, ok = wholeNumber(times); !ok || r.repeats > mostRepeats {
+				return fmt.Errorf("says that a message was repeated %s times: want 1 to %d",
+					display.Shortened(string(times), 20), mostRepeats)
+			}
+		}
+		r.values, r.message = append(r.values[:0], sender(message, false), host, program, at), message
+		return nil
 	}
-	s.remember()
-	p.message = s.message
-	return p, nil
 }
+
+const syslogTime = `[A-Z][a-z]{2} [ 0-9][0-9] [0-9:.]{8,}|[0-9]{4}-[0-9]{2}-[0-9]{2}T\S+|` +
+	`[A-Z][a-z]{2} [0-9-]{10} [0-9:.]{8,} \S+|[0-9]{9,}(?:\.[0-9]+)?`
 
 var (
-	syslogPriority = regexp.MustCompile(`^<[0-9]{1,3}>`)
-	repeated       = regexp.MustCompile(`^message repeated ([0-9]+) times: \[ ?(.*)\]$`)
-	lastRepeated   = regexp.MustCompile(`^(?:--- )?last message repeated ([0-9]+) times?(?: ---)?$`)
+	syslogHead   = lazily(`^(?:<[0-9]{1,3}>)?(1 )?(` + syslogTime + `) (\S+) (.*)$`)
+	syslogTag    = lazily(`^([^\s:\[]+)(?:\[[^\]]*\])?(?: \S+)?:(?: (.*))?$`)
+	rfc5424Tag   = lazily(`^(\S+) \S+ \S+ (?:-|(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\])+)(?: (.*))?$`)
+	repeated     = lazily(`^message repeated ([0-9]+) times: \[ ?(.*)\]$`)
+	lastRepeated = lazily(`^(?:--- )?last message repeated ([0-9]+) times?(?: ---)?$`)
 )
-
-func repeats(text []byte) (int64, error) {
-	n, ok := wholeNumber(text)
-	if !ok || n > mostRepeats {
-		return 0, fmt.Errorf("says that a message was repeated %s times: want 1 to %d",
-			display.Shortened(string(text), 20), mostRepeats)
-	}
-	return n, nil
-}
-
-// remember keeps the message until the host's next one.
-func (s *syslog) remember() {
-	if s.last == nil {
-		s.last = map[string]said{}
-	}
-	last := s.last[string(s.host)]
-	s.last[string(s.host)] = said{append(last.program[:0], s.program...), append(last.message[:0], s.message...)}
-}
-
-// address returns the word after the last "from", if that is an address. A user
-// name may contain "from" too, but sshd writes the address after the name.
-func (s said) address() []byte {
-	m := lastFrom.FindSubmatch(s.message)
-	if m == nil {
-		return nil
-	}
-	if _, err := netip.ParseAddr(string(m[1])); err != nil {
-		return nil
-	}
-	return m[1]
-}
-
-var lastFrom = regexp.MustCompile(`^(?:.* )?from ([^ ]+)`)
-
-func (s *syslog) field(name string) []byte {
-	switch name {
-	case "ip":
-		return s.address()
-	case "host":
-		return s.host
-	}
-	return s.program
-}
-
-func (*syslog) fields() []string { return []string{"ip", "host", "program"} }

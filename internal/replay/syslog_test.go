@@ -46,26 +46,28 @@ func TestSyslogLines(t *testing.T) {
 		{"2026-03-01T09:00:01", "", "", 0, errSyslog.Error()},
 		{"", "", "", 0, errSyslog.Error()},
 	} {
-		s := &syslog{}
-		_, err := s.parse([]byte(at + "host cron[4]: before"))
-		require.NoError(t, err)
-		p, err := s.parse([]byte(c.line))
+		r, cut := syslog(nil)
+		require.NoError(t, cut(r, []byte(at+"host cron[4]: before")))
+		err := cut(r, []byte(c.line))
 		if c.err != "" {
 			assert.ErrorContains(t, err, c.err, c.line)
 			continue
 		}
 		require.NoError(t, err, c.line)
-		assert.Equal(t, "host", string(s.host))
-		assert.Equal(t, c.program, string(s.program))
-		assert.Equal(t, c.message, string(p.message))
-		assert.Equal(t, c.times, max(1, p.repeats), c.line)
+		assert.Equal(t, "host", string(r.field("host")))
+		assert.Equal(t, c.program, string(r.field("program")))
+		assert.Equal(t, c.message, string(r.message))
+		assert.Equal(t, c.times, max(1, r.repeats), c.line)
 	}
 }
 
 // An IPv6 client has the bucket that httplimit.ByIP gives it.
 func TestCanonical(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	spelled := func(text string, bits int) string { return string(canonical(nil, []byte(text), bits)) }
+	spelled := func(text string, bits int) string {
+		c := clients{ipv6Bits: bits, note: func(string) {}}
+		return string(c.id(nil, []byte(text)))
+	}
 	for _, bits := range []int{1, 48, 56, 64, 127, 128} {
 		key := httplimit.ClientAddress{IPv6Bits: bits}.ByIP(1)
 		for range 50 {
@@ -83,6 +85,12 @@ func TestCanonical(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, want.ID, spelled(addr.String(), bits))
 			assert.Equal(t, want.ID, spelled(addr.StringExpanded(), bits))
+			assert.Equal(t, want.ID, spelled(r.RemoteAddr, bits))
+			assert.Equal(t, want.ID, spelled("192.0.2.9:80, "+r.RemoteAddr, bits))
+			assert.Equal(t, want.ID, spelled("/"+r.RemoteAddr, bits))
+			if addr.Is6() {
+				assert.Equal(t, want.ID, spelled("["+addr.String()+"]", bits))
+			}
 			if addr.Is4() {
 				assert.Equal(t, want.ID, spelled("::ffff:"+addr.String(), bits))
 			}

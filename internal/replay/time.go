@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -13,6 +14,7 @@ import (
 // brings it nearest to the time before it.
 type logTime struct {
 	layout string    // of all times; "" for the known ones
+	latest string    // the layout of the last time
 	year   int       // of the first; 0 for the latest with that date
 	before time.Time // the last that had no year
 
@@ -22,46 +24,54 @@ type logTime struct {
 var errNoSuchDay = errors.New(
 	"has February 29 in a year without that day: give the year of the first line with --year")
 
-const logTimeLayout = "02/Jan/2006:15:04:05 -0700"
-
 const syslogLayout = "Jan _2 15:04:05"
+
+// layouts are those of the known times. A fraction of a second may follow after a
+// point or a comma, and " +0200" at the end.
+var layouts = []string{
+	"02/Jan/2006:15:04:05", "02/Jan/2006 15:04:05", // access logs and HAProxy, Python
+	time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04:05Z0700",
+	"2006-01-02 15:04:05 MST", "Mon 2006-01-02 15:04:05 MST", // PostgreSQL, journalctl -o short-full
+	"2006/01/02 15:04:05", "2006/01/02 - 15:04:05", // Go's package log and nginx, gin
+	"02-Jan-2006 15:04:05", "Mon Jan _2 15:04:05 2006", // BIND, Apache
+	syslogLayout,
+}
 
 // parse returns Unix nanoseconds, if the time is countable.
 func (t *logTime) parse(b []byte) (at int64, err error) {
+	text, east := string(bytes.TrimSpace(b)), int64(0)
 	if t.layout == "" {
-		if unix, ok := parseLogTime(b); ok {
-			return unix * 1e9, nil
-		}
 		if at, ok := parseUnixTime(b); ok {
 			return at, nil
 		}
-	}
-	text := string(bytes.TrimSpace(b))
-	for _, layout := range t.layouts(text) {
-		if when, err := time.Parse(layout, text); err == nil && !inventedZone(layout, when) {
-			if when.Year() == 0 {
-				if when, err = t.inYear(when); err != nil {
-					return 0, err
-				}
+		if n := len(text) - 6; n > 0 && text[n] == ' ' && (text[n+1] == '+' || text[n+1] == '-') { // time.Parse would allocate a zone
+			zone, err := strconv.Atoi(text[n+1:])
+			if err != nil || max(zone, -zone) > 2359 || zone%100 > 59 || zone%100 < -59 {
+				return 0, errFieldTime
 			}
-			if !countable(when) {
-				break
-			}
-			return when.UnixNano(), nil
+			text, east = text[:n], int64(zone/100*60+zone%100)*60e9
 		}
 	}
-	return 0, errFieldTime
+	when, ok := t.in(text, cmp.Or(t.layout, t.latest, layouts[0]))
+	for i := 0; !ok && i < len(layouts) && t.layout == ""; i++ {
+		when, ok = t.in(text, layouts[i])
+	}
+	if ok && when.Year() == 0 {
+		when, err = t.inYear(when)
+	}
+	if err == nil && (!ok || !countable(when)) {
+		err = errFieldTime
+	}
+	return when.UnixNano() - east, err
 }
 
-func (t *logTime) layouts(text string) []string {
-	if t.layout != "" {
-		return []string{t.layout}
+// in returns the time in a layout, which is the first one for the next time.
+func (t *logTime) in(text, layout string) (when time.Time, ok bool) {
+	when, err := time.Parse(layout, text)
+	if ok = err == nil && !inventedZone(layout, when); ok {
+		t.latest = layout
 	}
-	if text == "" || text[0] < '0' || text[0] > '9' {
-		return []string{syslogLayout}
-	}
-	return []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05", time.DateTime,
-		"2006-01-02T15:04:05Z0700", "02/Jan/2006:15:04:05"} // the last two are of journalctl and HAProxy
+	return when, ok
 }
 
 // inventedZone reports whether package time did not know the zone's name here,
@@ -102,64 +112,14 @@ func (t *logTime) inYear(when time.Time) (time.Time, error) {
 	return t.before, nil
 }
 
-const months = "JanFebMarAprMayJunJulAugSepOctNovDec"
-
-// parseLogTime is time.Parse of logTimeLayout, but eight times as fast. It
-// accepts only the years in which a limiter can count.
-func parseLogTime(b []byte) (unix int64, ok bool) {
-	if len(b) != len(logTimeLayout) || b[2] != '/' || b[6] != '/' ||
-		b[11] != ':' || b[14] != ':' || b[17] != ':' || b[20] != ' ' {
-		return 0, false
-	}
-	month := 1
-	for ; months[3*month-3:3*month] != string(b[3:6]); month++ {
-		if month == 12 {
-			return 0, false
-		}
-	}
-	day, ok1 := digits(b[0:2])
-	year, ok2 := digits(b[7:11])
-	hour, ok3 := digits(b[12:14])
-	minute, ok4 := digits(b[15:17])
-	second, ok5 := digits(b[18:20])
-	zoneHour, ok6 := digits(b[22:24])
-	zoneMinute, ok7 := digits(b[24:26])
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 {
-		return 0, false
-	}
-	if hour > 23 || minute > 59 || second > 59 || zoneHour > 23 || zoneMinute > 59 {
-		return 0, false
-	}
-	date := time.Date(year, time.Month(month), day, hour, minute, second, 0, time.UTC)
-	if date.Day() != day || !countable(date) {
-		return 0, false // the 31st of a month of 30
-	}
-	east := int64(zoneHour*3600 + zoneMinute*60)
-	switch b[21] {
-	case '+':
-		return date.Unix() - east, true
-	case '-':
-		return date.Unix() + east, true
-	}
-	return 0, false
-}
-
-func digits(b []byte) (n int, ok bool) {
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n, len(b) > 0
-}
+func isNumber(b []byte) bool { return len(b) > 0 && len(bytes.Trim(b, "0123456789")) == 0 }
 
 // parseUnixTime reads seconds since 1970 with or without a fraction,
 // milliseconds, microseconds or nanoseconds. The number of digits tells them
 // apart.
 func parseUnixTime(b []byte) (at int64, ok bool) {
 	whole, fraction, _ := bytes.Cut(b, []byte("."))
-	if _, ok := digits(whole); !ok || len(whole) < 9 || len(bytes.Trim(fraction, "0123456789")) > 0 {
+	if !isNumber(whole) || len(whole) < 9 || len(bytes.Trim(fraction, "0123456789")) > 0 {
 		return 0, false
 	}
 	units := []string{"s", "ms", "us", "ns"}

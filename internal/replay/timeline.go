@@ -30,14 +30,13 @@ func (t *timeline) add(at int64, allowed []bool) {
 	}
 	t.first, t.last = min(t.first, at), max(t.last, at)
 	slice := t.slices[at/t.width]
+	if slice == nil && len(t.slices) == mostSlices {
+		t.widen()
+		slice = t.slices[at/t.width]
+	}
 	if slice == nil {
-		if len(t.slices) == mostSlices {
-			t.widen()
-		}
-		if slice = t.slices[at/t.width]; slice == nil {
-			slice = make([]int64, 1+len(allowed))
-			t.slices[at/t.width] = slice
-		}
+		slice = make([]int64, 1+len(allowed))
+		t.slices[at/t.width] = slice
 	}
 	slice[0]++
 	for i, ok := range allowed {
@@ -52,13 +51,11 @@ func (t *timeline) widen() {
 	for len(t.slices) > mostSlices/2 {
 		wider := make(map[int64][]int64, len(t.slices))
 		for n, slice := range t.slices {
-			into := wider[n/2]
-			if into == nil {
-				wider[n/2] = slice
-				continue
+			if wider[n/2] == nil {
+				wider[n/2] = make([]int64, len(slice))
 			}
-			for i := range into {
-				into[i] += slice[i]
+			for i := range slice {
+				wider[n/2][i] += slice[i]
 			}
 		}
 		t.width, t.slices = 2*t.width, wider

@@ -1,7 +1,9 @@
 package rulestest
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +27,15 @@ var tokenCases = map[string]func(e *env){
 		do = e.behind([]Rule{{Name: own, Cost: each + 1}})
 		require.False(e, do(Request{ID: "a"}))
 		e.requireLeft(1, "a")
+	},
+	"Leave": func(e *env) {
+		do := e.behind([]Rule{{Name: own, Leave: 2}})
+		require.Equal(e, each-2, passed(each, do, Request{ID: "a"}))
+		e.requireLeft(2, "a")
+		require.False(e, e.behind([]Rule{{Name: own, Count: true, Leave: 2}})(Request{ID: "a"}))
+		require.False(e, e.behind([]Rule{{Name: own, Leave: each}})(Request{ID: "another"}), "it can never pass")
+		require.Equal(e, 2, passed(each, e.behind([]Rule{{Name: own}}), Request{ID: "a"}), "others take what it leaves")
+		e.requireLeft(0, "a")
 	},
 	"Count": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Count: true}})
@@ -52,26 +63,6 @@ var tokenCases = map[string]func(e *env){
 		if !e.kind.shared && !e.kind.strict {
 			require.True(e, do(Request{ID: "another"}))
 		}
-	},
-	"LockOut, growing": func(e *env) {
-		e.needs(decidertest.Holds)
-		lock := e.lockOut()
-		for _, want := range []time.Duration{time.Hour, 2 * time.Hour, 4 * time.Hour, 4 * time.Hour} {
-			lock(want)
-		}
-		if !e.kind.shared {
-			do := e.behind([]Rule{{Name: own, LockOut: time.Hour, Longest: 4 * time.Hour}})
-			require.False(e, do(Request{ID: "another lock-outs"}), "no client writes what is remembered")
-		}
-	},
-	"LockOut, growing, and forgotten": func(e *env) {
-		e.needs(decidertest.Holds)
-		lock := e.lockOut()
-		lock(time.Hour)
-		e.pass(5*time.Hour - time.Minute)
-		lock(2 * time.Hour)
-		e.pass(6*time.Hour + time.Minute)
-		lock(time.Hour)
 	},
 	"LockOut beside a longer hold": func(e *env) {
 		e.needs(decidertest.Holds)
@@ -107,7 +98,7 @@ var tokenCases = map[string]func(e *env){
 	},
 	"Optional": func(e *env) {
 		if e.kind.shared {
-			e.Skip("a Shared limit needs no id")
+			e.Skip("a Single limit needs no id")
 		}
 		do := e.behind([]Rule{{Name: own, Optional: true}})
 		require.True(e, do(Request{}))
@@ -247,10 +238,67 @@ var tokenCases = map[string]func(e *env){
 		do := e.behind([]Rule{{Name: own, Refund: true}})
 		require.Equal(e, each+2, passed(each+2, do, Request{ID: "a", Outcome: Broken, Inside: flips}))
 		e.requireLeft(each, "a")
-		if do := e.door(e, e.lim, []Rule{{Name: own, Cost: 3, Settle: true}}); do != nil {
+		if do := e.door(e, e.above, []Rule{{Name: own, Cost: 3, Settle: true}}); do != nil {
 			require.Equal(e, 2, passed(2, do, Request{ID: "a", Inside: flips, Settle: []int64{1}}))
 			e.requireLeft(each-2, "a")
 		}
+	},
+	"a cost of 0 under limits that shrank": func(e *env) {
+		less, back := e.flips()
+		do, free := e.behind([]Rule{{Name: own}}), e.behind([]Rule{{Name: own, Free: true}})
+		require.Equal(e, each-1, passed(each-1, do, Request{ID: "a"}))
+		less()
+		require.False(e, do(Request{ID: "a"}))
+		require.True(e, free(Request{ID: "a"}))
+		back()
+	},
+	"a zone that changes": func(e *env) {
+		if !e.kind.limit.FollowsCalendar() {
+			e.Skip("the limit has no zone")
+		}
+		do, set := e.behind([]Rule{{Name: own}}), e.setLimits()
+		require.Equal(e, 3, passed(3, do, Request{ID: "a"}))
+		moved := e.kind
+		moved.limit = at(moved.limit.Durability, stint.EachDay(each, time.FixedZone("", 20700)))
+		set(moved)
+		e.requireLeft(each-3, "a")
+		require.True(e, do(Request{ID: "a"}))
+		set(e.kind)
+		require.Equal(e, each-4, passed(each, do, Request{ID: "a"}))
+	},
+	"a queue that waiters leave": func(e *env) {
+		e.needs(decidertest.Queues)
+		if e.kind.limit.FollowsCalendar() {
+			e.Skip("a quota has no queue")
+		}
+		key := e.key("a")
+		e.take(key, each)
+		requireTokens := func(n time.Duration) { // that come back before one is there for others
+			e.Helper()
+			require.Eventually(e, func() bool {
+				d, err := e.lim.Check(key, 1)
+				return err == nil && (d.RetryAfter-n*e.kind.limit.Interval()).Abs() < time.Minute // a guest's clock goes on
+			}, 20*time.Second, time.Millisecond, "%d tokens", n)
+		}
+		wait := func(ahead time.Duration) (leave func()) {
+			ctx, cancel := context.WithCancel(context.Background())
+			var waiter sync.WaitGroup
+			waiter.Go(func() { e.lim.Wait(ctx, key.Cost(1)) })
+			requireTokens(ahead + 1)
+			return func() { cancel(); waiter.Wait() }
+		}
+		first, second, third := wait(1), wait(2), wait(3)
+		defer third()
+		second()
+		requireTokens(3)
+		first()
+		requireTokens(2)
+		do := e.behind([]Rule{{Name: own}})
+		e.pass(e.kind.limit.Interval())
+		require.False(e, do(Request{ID: "a"}), "the third has that token")
+		e.pass(e.kind.limit.Interval())
+		require.True(e, do(Request{ID: "a"}))
+		require.False(e, do(Request{ID: "a"}))
 	},
 	"LockOut beside an operator's hold that comes meanwhile": func(e *env) {
 		e.needs(decidertest.Holds)
@@ -290,7 +338,7 @@ var tokenCases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a", Outcome: Broken, Inside: held}))
 		e.requireLeft(each, "a")
 		e.requireHeld(2*time.Hour, "a")
-		require.NoError(e, e.lim.Release(e.key("a")))
+		require.NoError(e, e.lim.SetHold(e.key("a"), time.Time{}))
 		do = e.behind([]Rule{{Name: own, Cost: 3, Settle: true}})
 		require.True(e, do(Request{ID: "a", Settle: []int64{1}, Inside: held}))
 		e.requireLeft(each-1, "a")
@@ -298,9 +346,8 @@ var tokenCases = map[string]func(e *env){
 	},
 	"two rules": func(e *env) {
 		do := e.behind([]Rule{{Name: own}, {Name: second}})
-		most := e.mostOfBoth()
-		require.EqualValues(e, most, passed(each+1, do, Request{ID: "a"}))
-		e.requireBoth(each-most, each-most)
+		require.Equal(e, each, passed(each+1, do, Request{ID: "a"}))
+		e.requireBoth(0, 0)
 	},
 	"two rules, the second denies": func(e *env) {
 		require.True(e, e.behind([]Rule{{Name: second, Cost: each}})(Request{ID: "a"}))
@@ -309,11 +356,8 @@ var tokenCases = map[string]func(e *env){
 	},
 	"two rules, one of them Shadow": func(e *env) {
 		require.True(e, e.behind([]Rule{{Name: second, Cost: each}})(Request{ID: "a"}))
-		passes := e.behind([]Rule{{Name: own}, {Name: second, Shadow: true}})(Request{ID: "a"})
-		require.Equal(e, !e.kind.strict, passes, "the total is empty")
-		if passes {
-			e.requireBoth(each-1, 0)
-		}
+		require.True(e, e.behind([]Rule{{Name: own}, {Name: second, Shadow: true}})(Request{ID: "a"}))
+		e.requireBoth(each-1, 0)
 	},
 	"two rules, one of them counts": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Count: true}, {Name: second}})
@@ -331,21 +375,10 @@ var tokenCases = map[string]func(e *env){
 		require.True(e, do(Request{ID: "a", Outcome: Broken}))
 		e.requireBoth(each, each-1)
 	},
-	"two rules of an empty total": func(e *env) {
-		if !e.kind.parent {
-			e.Skip("they have no total")
-		}
-		e.take(total.Key(""), e.kind.tokens()-3)
-		require.False(e, e.behind([]Rule{{Name: own, Cost: 2}, {Name: second, Cost: 2}})(Request{ID: "a"}))
-		e.requireBucket(each, e.key("a"))
-		e.requireBucket(each, e.keyOf(second, "a"))
-		e.requireBucket(3, total.Key(""))
-	},
 	"two rules in two layers": func(e *env) {
 		do := e.behind([]Rule{{Name: own}}, []Rule{{Name: second}})
-		most := e.mostOfBoth()
-		require.EqualValues(e, most, passed(int(most), do, Request{ID: "a"}))
-		e.requireBoth(each-most, each-most)
+		require.Equal(e, each, passed(each, do, Request{ID: "a"}))
+		e.requireBoth(0, 0)
 	},
 	"Settle beside another rule": func(e *env) {
 		do := e.behind([]Rule{{Name: own, Cost: 3, Settle: true}, {Name: second}})
@@ -386,34 +419,21 @@ const few = 2
 // again.
 func (e *env) flips() (less, back func()) {
 	e.needs(decidertest.LaterCuts)
-	m, ok := e.lim.(interface{ SetLimits(*stint.Limits) error })
-	if !ok {
-		e.Skipf("%s has no limits that change", e.subject.Name)
-	}
-	smaller := e.kind
+	set, smaller := e.setLimits(), e.kind
 	smaller.limit.Burst = few
 	if smaller.limit.FollowsCalendar() {
 		smaller.limit.Count = few
 	}
-	set := func(k kind) func() {
-		return func() { require.NoError(e, m.SetLimits(k.limits(e))) }
-	}
-	return set(smaller), set(e.kind)
+	return func() { set(smaller) }, func() { set(e.kind) }
 }
 
-// lockOut returns a function that locks "a" out, requires that it is held for so
-// long, and ends the hold. The lock-outs grow from an hour to four.
-func (e *env) lockOut() func(want time.Duration) {
-	do := e.behind([]Rule{{Name: own, LockOut: time.Hour, Longest: 4 * time.Hour}})
-	return func(want time.Duration) {
-		e.Helper()
-		if e.kind.shared { // it has no id whose lock-outs are counted
-			want = time.Hour
-		}
-		require.Equal(e, each, passed(each, do, Request{ID: "a"}))
-		e.requireHeld(want, "a")
-		e.fill(e)
+// setLimits returns a function that puts the limits of a kind in force.
+func (e *env) setLimits() func(kind) {
+	m, ok := e.lim.(interface{ SetLimits(*stint.Limits) error })
+	if !ok {
+		e.Skipf("%s has no limits that change", e.subject.Name)
 	}
+	return func(k kind) { require.NoError(e, m.SetLimits(k.limits(e))) }
 }
 
 // slow is a handler that takes an hour. After 48 minutes another request spends
@@ -425,35 +445,22 @@ func (e *env) slow() {
 }
 
 // afterSlow returns what is left of a bucket after slow, if all tokens were
-// spent before it, and none were used. A calendar brings none back in that time,
-// and a strict total two: then the other request is denied.
+// spent before it, and none were used. A calendar brings none back in that time.
 func (e *env) afterSlow() int64 {
-	if e.kind.limit.FollowsCalendar() || e.kind.strict {
+	if e.kind.limit.FollowsCalendar() {
 		return each
 	}
 	return each - 4
 }
 
-// mostOfBoth returns how many requests of "a" spend from both limits. A total
-// keeps two tokens for the floor, and the second limit has none.
-func (e *env) mostOfBoth() int64 {
-	switch {
-	case e.kind.floor:
-		return each - 1
-	case e.kind.strict:
-		return each / 2
-	}
-	return each
-}
-
-// requireBoth requires what is left of both limits of "a", and that their total
-// has spent the same.
+// requireBoth requires what is left of both limits of "a", and that the total
+// has spent what the first has.
 func (e *env) requireBoth(ofOwn, ofSecond int64) {
 	e.Helper()
 	e.requireBucket(ofOwn, e.key("a"))
 	e.requireBucket(ofSecond, e.keyOf(second, "a"))
 	if e.kind.parent {
-		e.requireBucket(e.kind.tokens()-2*each+ofOwn+ofSecond, total.Key(""))
+		e.requireBucket(e.kind.tokens()-each+ofOwn, total.Key(""))
 	}
 }
 
@@ -462,10 +469,10 @@ var blockedCases = map[string]func(e *env){
 	"denies": func(e *env) {
 		for name, ru := range map[string]Rule{
 			"a rule": {}, "Count": {Count: true}, "Refund": {Refund: true}, "LockOut": {LockOut: time.Hour},
-			"Optional": {Optional: true}, "InFlight": {InFlight: 1}, "Settle": {Cost: 3, Settle: true},
+			"Optional": {Optional: true}, "InFlight": {InFlight: 1}, "Settle": {Cost: 3, Settle: true}, "Leave": {Leave: 1},
 		} {
 			ru.Name = own
-			do := e.door(e, e.lim, []Rule{ru})
+			do := e.door(e, e.above, []Rule{ru})
 			if do == nil {
 				continue
 			}
@@ -499,7 +506,7 @@ var blockedCases = map[string]func(e *env){
 		}
 		for n, ru := range []Rule{{Refund: true}, {Count: true}, {Cost: 3, Settle: true}, {LockOut: time.Hour}} {
 			ru.Name = own
-			do := e.door(e, e.lim, []Rule{ru})
+			do := e.door(e, e.above, []Rule{ru})
 			if do == nil {
 				continue
 			}
@@ -530,7 +537,7 @@ var unlimitedCases = map[string]func(e *env){
 			"Settle": {Cost: 3, Settle: true},
 		} {
 			ru.Name = own
-			do := e.door(e, e.lim, []Rule{ru})
+			do := e.door(e, e.above, []Rule{ru})
 			if do == nil {
 				continue
 			}
@@ -545,7 +552,7 @@ var unlimitedCases = map[string]func(e *env){
 		e.requireHeld(0, "a")
 		b, err := e.lim.Bucket(e.key("a"))
 		require.NoError(e, err)
-		require.Zero(e, b.Limit)
+		require.Equal(e, stint.Unlimited, b.Limit)
 	},
 	"a hold": func(e *env) {
 		e.needs(decidertest.Holds)

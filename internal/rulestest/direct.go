@@ -47,8 +47,8 @@ func Direct(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) boo
 			switch {
 			case err != nil || !d.Allowed:
 				return
-			case p != nil:
-				ctx = p
+			case p != nil && p.InContext():
+				ctx = p.Context()
 			}
 			pass(ctx, layer+1)
 			p.End(req.Outcome)

@@ -22,7 +22,7 @@ func HTTP(_ testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) bool 
 	})
 	for i := len(layers) - 1; i >= 0; i-- {
 		byID := func(name stint.Name) httplimit.KeyFunc { return httplimit.ByHeader(name, "X-Id") }
-		h = httplimit.Middleware(lim, nil, RulesOf(lim, layers[i], byID, httplimit.Shared,
+		h = httplimit.Middleware(lim, nil, RulesOf(lim, layers[i], byID, httplimit.Single,
 			httplimit.AuthFailed, httplimit.ServerError)...)(h)
 	}
 	return func(req Request) bool {

@@ -1,10 +1,9 @@
 // Package rulestest tests the rules of a door, such as HTTP or gRPC
 // middleware, with every kind of limit: each case of a rule on a plain limit, a
-// Shared one, shares of a total, quotas by the calendar, an override, each
+// Single one, shares of a total, quotas by the calendar, an override, each
 // durability, and a limit that is Blocked or Unlimited. It is for tests only.
 //
-// rulestest.go has the kinds and the surroundings, cases.go the cases, clock.go
-// those of a clock that was wrong, subjects.go the Deciders, http.go the door of package httplimit, and
+// rulestest.go has the kinds and the surroundings, cases.go the cases, subjects.go the Deciders, http.go the door of package httplimit, and
 // direct.go that of package rules alone.
 package rulestest
 
@@ -21,17 +20,19 @@ import (
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/decidertest"
 	"github.com/stint-go/stint/rules"
+	"github.com/stint-go/stint/shares"
 )
 
 // Rule is a rule of the door. Its key is the id of the request under Name.
 type Rule struct {
 	Name     stint.Name
 	Cost     int64 // 0 means 1
-	Count    bool  // spends after the handler, if the Outcome is Failed
-	Refund   bool  // refunds if the Outcome is Broken
+	Free     bool  // costs nothing
+	Leave    int64
+	Count    bool // spends after the handler, if the Outcome is Failed
+	Refund   bool // refunds if the Outcome is Broken
 	LockOut  time.Duration
-	Longest  time.Duration // lock-outs grow to it; 0 means that they do not
-	Optional bool          // skips requests without an id
+	Optional bool // skips requests without an id
 	Shadow   bool
 	Settle   bool
 	InFlight int64
@@ -69,15 +70,18 @@ func (r *Request) Handle(ctx context.Context, layer []Rule) {
 }
 
 // RulesOf returns the rules of a layer, with the KeyFuncs of a door for a limit
-// with ids and for a Shared one, and its functions for Count and Refund.
+// with ids and for a Single one, and its functions for Count and Refund.
 func RulesOf[R rules.Request, O any](
 	lim stint.Decider, layer []Rule, byID, shared func(stint.Name) rules.KeyFunc[R], count, refund func(O) bool,
 ) (all []rules.Rule[R, O]) {
 	for _, ru := range layer {
-		as := rules.Rule[R, O]{Key: byID(ru.Name), Cost: ru.Cost, LockOut: ru.LockOut, LockOutMax: ru.Longest,
+		as := rules.Rule[R, O]{Key: byID(ru.Name), Cost: ru.Cost, Leave: ru.Leave, LockOut: ru.LockOut,
 			Optional: ru.Optional, Shadow: ru.Shadow, Settle: ru.Settle, InFlight: ru.InFlight}
-		if spec, _ := lim.Limits().Spec(ru.Name); spec.ID == stint.Shared {
+		if spec, _ := lim.Limits().Spec(ru.Name); spec.IDs == stint.Single {
 			as.Key = shared(ru.Name)
+		}
+		if ru.Free {
+			as.CostFunc = func(R) int64 { return 0 }
 		}
 		if ru.Count {
 			as.Count = count
@@ -99,8 +103,8 @@ type Door func(t testing.TB, lim stint.Decider, layers ...[]Rule) func(Request) 
 // The Names of the kinds of limits.
 const (
 	own    stint.Name = 1 + iota // the limit of the rule
-	second                       // of a second rule: the same limit, without the floor
-	total                        // the Parent of both, for shares
+	second                       // of a second rule: the same limit
+	total                        // of which the rule has a share
 	floor
 )
 
@@ -111,7 +115,7 @@ const each = 5
 type kind struct {
 	limit    stint.Limit
 	shared   bool // one bucket for all ids
-	parent   bool
+	parent   bool // the limit is a share of a total
 	strict   bool // the total has as many tokens as the limit, and is slower: it decides
 	floor    bool
 	override bool                  // the limit is that of the ids, and others have one more token
@@ -158,7 +162,7 @@ func (k kind) tokens() int64 {
 func (k kind) limits(t testing.TB) *stint.Limits {
 	spec, other := stint.NameSpec{Label: "own"}, stint.NameSpec{Label: "second"}
 	if k.shared {
-		spec.ID, other.ID = stint.Shared, stint.Shared
+		spec.IDs, other.IDs = stint.Single, stint.Single
 	}
 	names, defaults := stint.Names{}, map[stint.Name]stint.Limit{own: k.limit, second: k.limit}
 	var overrides []stint.Override
@@ -172,15 +176,14 @@ func (k kind) limits(t testing.TB) *stint.Limits {
 		}
 	}
 	if k.parent {
-		spec.Parent, other.Parent = total, total
-		names[total] = stint.NameSpec{Label: "total", ID: stint.Shared}
+		names[total] = stint.NameSpec{Label: "total", IDs: stint.Single}
 		defaults[total] = stint.Limit{Burst: k.tokens(), Count: k.tokens(), Period: time.Hour}
 		if k.strict {
 			defaults[total] = stint.Limit{Burst: k.tokens(), Count: k.tokens(), Period: 2 * time.Hour}
 		}
 		if k.floor {
-			spec.Floor = floor
-			names[floor] = stint.NameSpec{Label: "floor"}
+			names[floor] = stint.NameSpec{Label: "floor", Limit: stint.Unlimited}
+			defaults[floor] = stint.Unlimited
 			overrides = append(overrides, stint.Override{Key: floor.Key("a"), Limit: stint.PerHour(2)})
 		}
 	}
@@ -196,6 +199,7 @@ type env struct {
 	kind    kind
 	subject *decidertest.Subject
 	lim     decidertest.Limiter
+	above   stint.Decider // lim, or shares of a total above it
 	door    Door
 	clock   atomic.Int64
 }
@@ -209,7 +213,7 @@ func (e *env) pass(d time.Duration) { e.clock.Add(int64(d)) }
 // behind returns the door with layers of rules, or skips the case if the door
 // has no such rules.
 func (e *env) behind(layers ...[]Rule) func(Request) bool {
-	do := e.door(e, e.lim, layers...)
+	do := e.door(e, e.above, layers...)
 	if do == nil {
 		e.Skip("the door has no such rules")
 	}
@@ -301,8 +305,7 @@ func passed(n int, do func(Request) bool, r Request) (count int) {
 func Run(t *testing.T, door Door, s *decidertest.Subject) {
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		k := kinds[name]
-		if k.parent && slices.Contains(s.Lacks, decidertest.Shares) ||
-			k.limit.FollowsCalendar() && slices.Contains(s.Lacks, decidertest.Calendars) {
+		if k.limit.FollowsCalendar() && slices.Contains(s.Lacks, decidertest.Calendars) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) { k.run(t, door, s) })
@@ -323,6 +326,7 @@ func (k kind) run(t *testing.T, door Door, s *decidertest.Subject) {
 		if e.lim == nil || !share || t.Failed() || e.clock.Load() != 0 || !e.reset(t) {
 			e.clock.Store(0)
 			e.lim = e.open(t)
+			e.above = e.kind.above(t, e.lim)
 		}
 		t.Run(name, func(t *testing.T) {
 			e.TB = t
@@ -331,16 +335,13 @@ func (k kind) run(t *testing.T, door Door, s *decidertest.Subject) {
 	}
 }
 
-// reset makes the buckets of all cases full, ends their holds and forgets their
-// lock-outs. It returns false if the Decider has no resets.
+// reset makes the buckets of all cases full, and ends their holds. It returns false
+// if the Decider has no resets.
 func (e *env) reset(t *testing.T) bool {
 	if _, ok := e.lim.(resetter); !ok || slices.Contains(e.subject.Lacks, decidertest.Holds) {
 		return false
 	}
 	e.fill(t)
-	if !e.kind.shared {
-		require.NoError(t, e.lim.(resetter).Reset(own.Key("a lock-outs"), own.Key("a lock-outs lock-outs")))
-	}
 	return true
 }
 
@@ -359,6 +360,20 @@ func (e *env) fill(t testing.TB) {
 		keys = append(keys, floor.Key("a"))
 	}
 	require.NoError(t, e.lim.(resetter).Reset(keys...))
+}
+
+// above returns the Decider of the doors.
+func (k kind) above(t testing.TB, lim stint.Decider) stint.Decider {
+	if !k.parent {
+		return lim
+	}
+	tree := shares.Tree{Total: total, Class: own}
+	if k.floor {
+		tree.Floor = floor
+	}
+	d, err := shares.New(lim, tree)
+	require.NoError(t, err)
+	return d
 }
 
 // open returns a new Decider, and closes it at the end of the test.

@@ -10,45 +10,38 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"go.yaml.in/yaml/v4"
+	"gopkg.in/yaml.v3"
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/display"
 )
 
+// Scenario is the content of a scenario file.
+type Scenario struct {
+	Title        string
+	Limits, Load []string
+}
+
 // Simulation is a load, and limits that decide on it.
 type Simulation struct {
 	title    string
-	requests []request // in order
-	end      int64     // of the load
+	requests []int64 // in order: the nanoseconds at which they come
+	end      int64   // of the load
 	limits   []*simulated
-	total    stint.Limit // of tenants
 }
 
-// request is one of the load.
-type request struct {
-	at int64      // in nanoseconds
-	of *simulated // tenant that sends it; nil: each limit decides on it
-}
-
-func (q request) isFor(l *simulated) bool { return q.of == nil || q.of == l }
-
-// simulated is one limit, or the ceiling of a tenant, and its decisions.
+// simulated is one limit, and its decisions.
 type simulated struct {
 	name        string
 	limit       stint.Limit
-	requests    int64  // for this limit
 	admitted    []bool // by request of the Simulation
 	allowed     int64
 	nearestMiss time.Duration // 0 if nothing was denied
 	missed      int           // number of that request, from 1
-
-	tenant   bool
-	floor    stint.Limit // zero: none
-	borrowed int64       // requests that were admitted on loan
 }
 
 func (l *simulated) note(request int, d *stint.Decision) {
@@ -66,14 +59,8 @@ func ReadScenario(content []byte) (*Scenario, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(content))
 	dec.KnownFields(true)
 	if err := dec.Decode(&in); err != nil && err != io.EOF {
-		if wrong, ok := errors.AsType[*yaml.LoadError](err); ok { // as in package limitsfile
-			if wrong.ContextMsg == "while scanning a simple key" {
-				wrong.Mark = wrong.ContextMark
-			}
-			wrong.Mark.Line = min(wrong.Mark.Line, 1+bytes.Count(content[:max(0, len(content)-1)], []byte("\n")))
-		}
 		text := strings.Join(strings.Fields(err.Error()), " ")
-		text = goType.ReplaceAllString(text, ": a scenario has title, limits and load, or total and tenants")
+		text = strings.ReplaceAll(text, " in type simulate.Scenario", ": a scenario has title, limits and load")
 		return nil, errors.New(text)
 	}
 	return &in, nil
@@ -82,9 +69,6 @@ func ReadScenario(content []byte) (*Scenario, error) {
 // New returns the simulation of a scenario. A scenario with limits has at least
 // one, at most six, and a load.
 func New(in *Scenario) (*Simulation, error) {
-	if in.HasTenants() {
-		return readTenants(in)
-	}
 	s := &Simulation{title: cmp.Or(in.Title, strings.Join(in.Load, ", then "))}
 	for _, text := range in.Limits {
 		name, limit, named := strings.Cut(text, "=")
@@ -97,14 +81,13 @@ func New(in *Scenario) (*Simulation, error) {
 		}
 		s.limits = append(s.limits, &simulated{name: cmp.Or(name, l.String()), limit: l})
 	}
-	return s, s.add(in.Load, nil)
+	return s, s.add(in.Load)
 }
 
-// goType is what yaml adds to an error about an unknown field.
-var goType = regexp.MustCompile(` in type simulate\.(Scenario|Tenant)`)
-
-var loadPattern = regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))` +
-	`(?: after (\S+)(?: idle)?)?$`)
+var loadPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:(\d+) (?:(in) (\S+)|(every) (\S+)|(at once))|(\d+)/(\S+) for (\S+))` +
+		`(?: after (\S+)(?: idle)?)?$`)
+})
 
 // The bounds of a Simulation. Each request is kept.
 const (
@@ -124,7 +107,7 @@ type load struct {
 func readLoad(text string) (l load, err error) {
 	wrong := fmt.Errorf("load %q: want one like '200 in 100ms', '300/1s for 2s', '600 every 4ms' or '200 at once'; "+
 		"'after 5s idle' may follow", text)
-	m := loadPattern.FindStringSubmatch(text)
+	m := loadPattern().FindStringSubmatch(text)
 	if m == nil {
 		return l, wrong
 	}
@@ -169,30 +152,27 @@ func readLoad(text string) (l load, err error) {
 	return l, nil
 }
 
-// add adds loads that follow each other. Those of a tenant begin with those of the
-// other tenants, so the requests are out of order then.
-func (s *Simulation) add(loads []string, tenant *simulated) error {
-	end := int64(0)
+// add adds loads that follow each other.
+func (s *Simulation) add(loads []string) error {
 	for _, text := range loads {
 		l, err := readLoad(text)
 		if err != nil {
 			return err
 		}
-		end += l.pause
-		if l.count > mostRequests-int64(len(s.requests)) || end+l.length > longest {
+		s.end += l.pause
+		if l.count > mostRequests-int64(len(s.requests)) || s.end+l.length > longest {
 			return fmt.Errorf("load %q: with it, the loads have more than %s, or take more than 50 years",
 				text, display.Plural(mostRequests, "request"))
 		}
 		for i := range l.count {
-			at := end
+			at := s.end
 			if gaps := l.count - 1; gaps > 0 {
 				at += l.over/gaps*i + l.over%gaps*i/gaps
 			}
-			s.requests = append(s.requests, request{at, tenant})
+			s.requests = append(s.requests, at)
 		}
-		end += l.length
+		s.end += l.length
 	}
-	s.end = max(s.end, end)
 	return nil
 }
 
@@ -201,22 +181,10 @@ var beginning = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Run has a Limiter in memory decide on all requests.
 func (s *Simulation) Run() (err error) {
-	const total = stint.Name(1)
 	names := stint.Names{}
-	if s.total != (stint.Limit{}) {
-		names[total] = stint.NameSpec{Label: "total", ID: stint.Shared, Limit: s.total}
-	}
-	nameOf := func(i int) stint.Name { return stint.Name(2 + 2*i) }
+	nameOf := func(i int) stint.Name { return stint.Name(1 + i) }
 	for i, l := range s.limits {
-		spec := stint.NameSpec{Label: fmt.Sprint("limit", i), ID: stint.Shared, Limit: l.limit}
-		if l.tenant {
-			spec.Label, spec.Parent = l.name, total
-			if l.floor != (stint.Limit{}) {
-				spec.Floor = nameOf(i) + 1
-				names[spec.Floor] = stint.NameSpec{Label: "floor of " + l.name, ID: stint.Shared, Limit: l.floor}
-			}
-		}
-		names[nameOf(i)] = spec
+		names[nameOf(i)] = stint.NameSpec{Label: fmt.Sprint("limit", i), IDs: stint.Single, Limit: l.limit}
 		l.admitted = make([]bool, len(s.requests))
 	}
 	limits, err := stint.NewLimits(names)
@@ -231,13 +199,9 @@ func (s *Simulation) Run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, limiter.Close()) }()
-	for i, q := range s.requests {
-		now.Store(q.at)
+	for i, at := range s.requests {
+		now.Store(at)
 		for j, l := range s.limits {
-			if !q.isFor(l) {
-				continue
-			}
-			l.requests++
 			d, err := limiter.Spend(nameOf(j).Key(""), 1)
 			if err != nil {
 				return err
@@ -245,14 +209,10 @@ func (s *Simulation) Run() (err error) {
 			l.note(i, &d)
 		}
 	}
-	stats := limiter.Stats().Limits
-	for i, l := range s.limits {
-		if l.tenant {
-			l.borrowed = stats[nameOf(i)].Allowed - stats[nameOf(i)+1].Allowed // of its floor
-		}
-	}
 	return nil
 }
+
+func (s *Simulation) denied(l *simulated) int64 { return int64(len(s.requests)) - l.allowed }
 
 // Summary is the result of a simulation. Its JSON is the output of --json.
 type Summary struct {
@@ -264,8 +224,6 @@ type Summary struct {
 type LimitSummary struct {
 	Name        string             `json:"name"`
 	Limit       *display.JSONLimit `json:"limit"`
-	Floor       *display.JSONLimit `json:"floor,omitempty"`
-	Borrowed    *int64             `json:"borrowed,omitempty"`
 	Allowed     int64              `json:"allowed"`
 	Denied      int64              `json:"denied"`
 	NearestMiss *time.Duration     `json:"nearest_miss_ns"`
@@ -276,13 +234,7 @@ func (s *Simulation) Summary() Summary {
 	out := Summary{Requests: len(s.requests)}
 	for _, l := range s.limits {
 		one := LimitSummary{Name: l.name, Limit: display.NewJSONLimit(l.limit),
-			Allowed: l.allowed, Denied: l.requests - l.allowed}
-		if l.tenant {
-			one.Floor, one.Borrowed = display.NewJSONLimit(l.floor), &l.borrowed
-			if l.limit.IsUnlimited() {
-				one.Limit = nil
-			}
-		}
+			Allowed: l.allowed, Denied: s.denied(l)}
 		if one.Denied > 0 {
 			one.NearestMiss = &l.nearestMiss
 		}

@@ -101,8 +101,8 @@ func TestSimulateAgainstModel(t *testing.T) {
 	for _, l := range s.limits {
 		m := modeltest.NewTokens(l.limit.Burst, l.limit.Count, int64(l.limit.Period))
 		denied := 0
-		for i, q := range s.requests {
-			want := m.Spend(q.at, 1) == 0
+		for i, at := range s.requests {
+			want := m.Spend(at, 1, 0) == 0
 			require.Equal(t, want, l.admitted[i], "%s: request %d", l.name, i+1)
 			if !want {
 				denied++
@@ -115,12 +115,8 @@ func TestSimulateAgainstModel(t *testing.T) {
 func TestLoads(t *testing.T) {
 	times := func(loads ...string) ([]int64, int64) {
 		s := &Simulation{}
-		require.NoError(t, s.add(loads, nil), loads)
-		var times []int64
-		for _, q := range s.requests {
-			times = append(times, q.at)
-		}
-		return times, s.end
+		require.NoError(t, s.add(loads), loads)
+		return s.requests, s.end
 	}
 	got, end := times("4 in 10ns", "2 every 5ns after 1us idle", "2 at once",
 		"1000000000/1s for 3ns after 90ns", "1 in 1d")
@@ -137,11 +133,11 @@ func TestLoads(t *testing.T) {
 		"9223372036854775807/1ns for 100w", "1 in 1s after 100000w", "99999999999999999999 at once", "1 in 2609w",
 		"1 in 50w after 2600w", "2 every 1305w", "1000000 every 1w", "1 in 5200w after 5200w",
 	} {
-		err := (&Simulation{}).add([]string{load}, nil)
+		err := (&Simulation{}).add([]string{load})
 		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", load))
 	}
 	for _, more := range []string{"1 at once", "9223372036854775807 at once", "2600 every 1w"} {
-		err := (&Simulation{}).add([]string{"1000000 in 1w", more}, nil)
+		err := (&Simulation{}).add([]string{"1000000 in 1w", more})
 		assert.ErrorContains(t, err, fmt.Sprintf("load %q: ", more))
 	}
 	got, end = times("3 every 800w")

@@ -6,24 +6,20 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/internal/chart"
 	"github.com/stint-go/stint/internal/display"
 )
 
 func (s *Simulation) span() (from, to int64) {
-	return s.requests[0].at, max(s.end, s.requests[len(s.requests)-1].at)
+	return s.requests[0], max(s.end, s.requests[len(s.requests)-1])
 }
 
 // Text returns the chart for a terminal of that width: a table of the limits,
 // then a row of bars for each part of the time. A width of 0 means no bound.
 func (s *Simulation) Text(width int) string {
 	limits := display.Table{Header: []string{"limit", "", "admitted", "denied", "nearest miss"}}
-	if s.total != (stint.Limit{}) {
-		limits.Header[0] = "tenant of " + s.total.String()
-	}
 	for _, l := range s.limits {
-		limit, miss := l.describe(), "none"
+		limit, miss := l.limit.String(), "none"
 		if limit == l.name {
 			limit = ""
 		}
@@ -31,7 +27,7 @@ func (s *Simulation) Text(width int) string {
 			miss = fmt.Sprintf("request %d, %v too early", l.missed, l.nearestMiss)
 		}
 		limits.Rows = append(limits.Rows, []string{display.Visible(l.name), limit,
-			l.counts(), fmt.Sprint(l.requests - l.allowed), miss})
+			fmt.Sprintf("%d of %d", l.allowed, len(s.requests)), fmt.Sprint(s.denied(l)), miss})
 	}
 	return fmt.Sprintf("%s: %s\n\n", display.Visible(s.title), display.Plural(len(s.requests), "request")) +
 		limits.Text(width) + s.resets() + s.bars(width) + "\n█ admitted  ░ denied\n"
@@ -43,7 +39,7 @@ func (s *Simulation) resets() string {
 	var b strings.Builder
 	for _, l := range s.limits {
 		if l.limit.FollowsCalendar() {
-			fmt.Fprintf(&b, "%s resets %s\n", display.Visible(l.name), l.limit.Resets())
+			fmt.Fprintf(&b, "%s resets %s\n", display.Visible(l.name), display.Resets(l.limit))
 		}
 	}
 	if b.Len() == 0 {
@@ -57,18 +53,16 @@ func (s *Simulation) resets() string {
 func (s *Simulation) bars(width int) string {
 	from, to := s.span()
 	const rows = 20
-	requests := make([][rows]int, len(s.limits))
+	var requests [rows]int
 	bin := func(at int64) int { return int(min(rows-1, float64(at-from)/float64(max(1, to-from))*rows)) }
 	admitted := make([][rows]int, len(s.limits))
 	most := 0
-	for i, q := range s.requests {
+	for i, at := range s.requests {
+		requests[bin(at)]++
+		most = max(most, requests[bin(at)])
 		for j, l := range s.limits {
-			if q.isFor(l) {
-				requests[j][bin(q.at)]++
-				most = max(most, requests[j][bin(q.at)])
-			}
 			if l.admitted[i] {
-				admitted[j][bin(q.at)]++
+				admitted[j][bin(at)]++
 			}
 		}
 	}
@@ -97,8 +91,8 @@ func (s *Simulation) bars(width int) string {
 			for j := range group {
 				n := admitted[first+j][row]
 				bar := strings.Repeat("█", length(n))
-				bar += strings.Repeat("░", length(requests[first+j][row])-length(n))
-				line += display.Pad(bar, long+1) + display.Pad(fmt.Sprintf("%d of %d", n, requests[first+j][row]), counts)
+				bar += strings.Repeat("░", length(requests[row])-length(n))
+				line += display.Pad(bar, long+1) + display.Pad(fmt.Sprintf("%d of %d", n, requests[row]), counts)
 			}
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
@@ -112,8 +106,8 @@ func (s *Simulation) SVG() []byte {
 	from, to := s.span()
 	steps := func(admitted func(i int) bool) iter.Seq2[int64, int64] {
 		return func(yield func(at, n int64) bool) {
-			for i, q := range s.requests {
-				if admitted(i) && !yield(q.at, 1) {
+			for i, at := range s.requests {
+				if admitted(i) && !yield(at, 1) {
 					return
 				}
 			}
@@ -122,9 +116,9 @@ func (s *Simulation) SVG() []byte {
 	c := chart.Chart{Title: s.title, From: from, To: to, Since: "the beginning",
 		Requests: int64(len(s.requests)), Asked: steps(func(int) bool { return true })}
 	for _, l := range s.limits {
-		c.Curves = append(c.Curves, chart.Curve{Name: l.name, Detail: l.describe(), Total: l.allowed,
+		c.Curves = append(c.Curves, chart.Curve{Name: l.name, Detail: l.limit.String(), Total: l.allowed,
 			Steps:  steps(func(i int) bool { return l.admitted[i] }),
-			Result: fmt.Sprintf("%s (%s) admits %d of %d", l.name, l.describe(), l.allowed, l.requests)})
+			Result: fmt.Sprintf("%s (%v) admits %d of %d", l.name, l.limit, l.allowed, len(s.requests))})
 	}
 	return c.SVG()
 }

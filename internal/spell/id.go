@@ -36,8 +36,8 @@ func (f *format) Canonical(id string) (string, error) {
 	return Finish(f, id, canonical, why)
 }
 
-// Shared is the format of the empty id. No other format accepts that id.
-var Shared = NewFormat("shared", func(id string) (string, error) { return id, nil })
+// Single is the format of the empty id. No other format accepts that id.
+var Single = NewFormat("single", func(id string) (string, error) { return id, nil })
 
 // Canonical returns f.Canonical(id) if that has a valid length. Its error wraps
 // ErrInvalidID, even if f's error does not.
@@ -54,7 +54,7 @@ func Canonical(f Format, id string) (string, error) {
 func Finish(f Format, id, canonical string, why error) (string, error) {
 	switch {
 	case why != nil:
-	case f != Shared:
+	case f != Single:
 		why = CheckLen(canonical)
 	case id != "":
 		why = errors.New("there is one bucket for everyone, and its id is empty")
@@ -107,4 +107,33 @@ func Call[F Format](name string, formats []F) string {
 		names[i] = f.String()
 	}
 	return name + "(" + strings.Join(names, ",") + ")"
+}
+
+// IsIPv4 reports whether id is an IPv4 address in the spelling of netip.
+func IsIPv4(id string) bool {
+	n := LeadingIPv4(id)
+	return n > 0 && n == len(id)
+}
+
+// LeadingIPv4 returns the length of the IPv4 address at the beginning of a text, in the
+// spelling of netip, or 0 if there is none.
+func LeadingIPv4(text string) int {
+	i, dots, digits, n := 0, 0, 0, 0
+	for ; i < len(text); i++ {
+		c := text[i]
+		if c == '.' && digits > 0 && dots < 3 {
+			dots, digits, n = dots+1, 0, 0
+			continue
+		}
+		if c < '0' || c > '9' || digits > 0 && n == 0 {
+			break
+		}
+		if digits, n = digits+1, 10*n+int(c-'0'); n > 255 {
+			return 0
+		}
+	}
+	if dots < 3 || digits == 0 {
+		return 0
+	}
+	return i
 }

@@ -1,7 +1,6 @@
 package spell
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -54,10 +53,19 @@ func Line(s string) string {
 func Int(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || strconv.FormatInt(n, 10) != s {
-		return 0, fmt.Errorf("number is %s, want %s", Quote(s), WantInteger)
+		return 0, &intError{Quote(s), err}
 	}
 	return n, nil
 }
+
+type intError struct {
+	quoted string
+	cause  error // of strconv; nil if the spelling is not plain
+}
+
+func (e *intError) Error() string { return "number is " + e.quoted + ", want " + WantInteger }
+
+func (e *intError) Unwrap() error { return e.cause }
 
 // Period returns a Go duration that may also have weeks and days at its start:
 // "1w2d12h".

@@ -28,16 +28,18 @@ type Slots struct {
 	round      uint16 // word of marks that NextDirty looks at next
 	marks      []uint64
 	seed       maphash.Seed
+	bell       *Bell
 }
 
 // A mark tells that a group of slots may hold a dirty one. A shard has at most
 // maxGroups groups, so a flush with few dirty slots skips nearly all others.
 const maxGroups = 1 << 13
 
-// Init prepares empty Slots for ids of the class, hashed with seed.
-func (s *Slots) Init(class uint8, seed maphash.Seed) {
+// Init prepares empty Slots for ids of the class, hashed with seed. bell rings
+// when a bucket becomes dirty.
+func (s *Slots) Init(class uint8, seed maphash.Seed, bell *Bell) {
 	s.stride = slotID + classes[class]
-	s.seed = seed
+	s.seed, s.bell = seed, bell
 }
 
 // Len returns the number of buckets.
@@ -109,6 +111,7 @@ func (s *Slots) Insert(name uint16, id string, h uint64, tat int64, rule uint32,
 	if flags&Dirty != 0 {
 		s.dirty++
 		s.mark(i)
+		s.bell.ring()
 	}
 	return i
 }
@@ -207,13 +210,18 @@ func (s *Slots) Write(i uint32, tat int64) {
 }
 
 // Use records that tokens of a bucket were requested.
-func (s *Slots) Use(i uint32) { s.At(i).Set(Used) }
+func (s *Slots) Use(i uint32) {
+	if b := s.At(i); !b.Has(Used) {
+		b.Set(Used)
+	}
+}
 
 // MarkDirty makes the next flush visit a bucket.
 func (s *Slots) MarkDirty(i uint32) {
 	if b := s.At(i); !b.Has(Dirty) {
 		b.Set(Dirty)
 		s.dirty++
+		s.bell.ring()
 	}
 	s.mark(i)
 }

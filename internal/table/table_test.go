@@ -23,7 +23,7 @@ type rig struct {
 
 func newRig(class uint8) *rig {
 	r := &rig{seed: maphash.MakeSeed()}
-	r.Init(class, r.seed)
+	r.Init(class, r.seed, NewBell())
 	return r
 }
 

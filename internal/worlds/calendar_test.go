@@ -2,6 +2,7 @@ package worlds
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -15,6 +16,8 @@ import (
 	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/testlength"
 )
+
+var randomHistories = flag.Int("histories", 0, "random histories of TestCalendarWorld; a million take minutes")
 
 // TestCalendarWorld compares histories of a Limiter with a counter for each
 // period: spends, refunds, requests together, resets, kills, restarts, eviction,
@@ -98,7 +101,7 @@ func (l calendarLimiter) override(limits map[stint.Name]stint.Limit) error {
 }
 
 // mostQuota is the largest quota of a calendar limit.
-const mostQuota = 1_000_000_000_000
+const mostQuota = 700_000_000_000
 
 var calendarIDs = []string{"a", "b", "c"}
 
@@ -266,6 +269,8 @@ func (w *calendarWorld) check(d stint.Decision, key stint.Key, b *calendarBucket
 		want.RetryAfter = time.Duration(end - now)
 	}
 	want.Taken = d.Taken // calendarBucket has it
+	want.SetAt(w.now())
+	d.SetAt(w.now()) // a decision of another process comes without its instant
 	if d != want {
 		w.fail("%v: got %+v, want %+v", key, d, want)
 	}
@@ -280,7 +285,7 @@ func (w *calendarWorld) step() {
 	b, end := w.of(key)
 	n := w.limits[key.Name].Burst
 	cost := min(w.cost(n), n)
-	switch what := w.rng.IntN(21); {
+	switch what := w.rng.IntN(22); {
 	case what < 8:
 		w.note("spend %d of %v", cost, key)
 		d, err := w.l.Spend(key, cost)
@@ -372,6 +377,8 @@ func (w *calendarWorld) step() {
 		}
 	case what < 20 && w.resident == 0:
 		w.back()
+	case what < 21 && w.resident == 0:
+		w.move(key.Name)
 	default:
 		w.pass(end)
 	}
@@ -390,6 +397,39 @@ func (w *calendarWorld) setLimit(name stint.Name, limit stint.Limit) {
 	for key := range w.buckets {
 		w.of(key) // the law notes the quota
 	}
+}
+
+// move gives a quota another zone, and perhaps the one before again. What was used
+// stays used until the period ends that is the present one then.
+func (w *calendarWorld) move(name stint.Name) {
+	w.loadAll()
+	was := w.limits[name]
+	zone, err := calendar.Zone(calendarZones[w.rng.IntN(len(calendarZones))])
+	w.must(err)
+	unit, start := "day", time.Duration(w.rng.IntN(3))*20*time.Minute
+	for _, u := range calendar.Units() {
+		if u.Nominal() == was.Period {
+			unit = u.String()
+		}
+	}
+	is, err := stint.ParseLimit(fmt.Sprintf("%d/%s@%s from %v", was.Burst, unit, zone, start))
+	w.must(err)
+	is.Durability = was.Durability
+	for _, l := range []stint.Limit{is, was, is}[:1+w.rng.IntN(3)] {
+		for key := range w.buckets {
+			w.of(key)
+		}
+		w.limits[name] = l
+		_, end := l.PeriodAt(w.now())
+		for key, b := range w.buckets {
+			if key.Name == name {
+				b.End = end.UnixNano() // it may be earlier
+			}
+		}
+		w.setLimit(name, l)
+	}
+	w.must(w.l.Flush())
+	w.saved()
 }
 
 // used returns what a bucket has used. If its quota is too small to show that, a
@@ -461,13 +501,13 @@ func (w *calendarWorld) back() {
 	for key, b := range w.buckets {
 		d, err := w.l.Check(key, 0)
 		w.must(err)
-		w.check(d, key, b, b.End, b.Used <= w.limits[key.Name].Burst, b.Used)
+		w.check(d, key, b, b.End, true, b.Used)
 	}
 }
 
 // kill opens another Limiter on what the store has. Memory and Flushed may
 // forget what was used since the last flush, or bring back what a refund
-// returned since. Leased may withhold a lease: an eighth of the quota. Synced
+// returned since. Leased may withhold a lease: a hundredth of the quota, or a token. Synced
 // does neither.
 func (w *calendarWorld) kill() {
 	w.note("kill")
@@ -505,7 +545,7 @@ func (w *calendarWorld) kill() {
 		case level <= stint.Flushed:
 			most = b.peak
 		case level == stint.Leased && most > 0: // of the largest quota, and perhaps beyond it
-			most = min(mostQuota, most+largest/8+1)
+			most = min(mostQuota, most+max(1, largest/100))
 		}
 		if used < least || used > most {
 			w.fail("after a kill %v has used %d: want %d to %d", key, used, least, most)

@@ -287,18 +287,18 @@ func testRecover(t *testing.T) {
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 			}
-			if c.want == "hold" { // it is found later, and Close applies the journal
-				before, _ = os.ReadFile(path)
-			} else {
+			if c.want != "hold" { // it names the hold, which New finds and not OpenBolt
 				require.ErrorContains(t, err, path)
 			}
+			after, _ := os.ReadFile(path)
+			require.True(t, bytes.Equal(before, after), "the file stays as it was")
 			o := damagedOptions()
 			events := make(chan stint.Event, 10)
 			o.SetAsideCorrupt, o.OnEvent = true, func(e stint.Event) { events <- e }
 			l, err := stint.Open(path, damagedLimits(t), o)
 			if !c.aside {
 				require.Error(t, err)
-				after, _ := os.ReadFile(path)
+				after, _ = os.ReadFile(path)
 				require.True(t, bytes.Equal(before, after), "the file stays as it was")
 				return
 			}
@@ -307,7 +307,7 @@ func testRecover(t *testing.T) {
 			require.Equal(t, stint.FileSetAside, e.Kind)
 			require.ErrorIs(t, e.Err, stint.ErrCorrupt)
 			require.Regexp(t, `stint\.db\.corrupt-\d{8}T\d{6}\.\d{9}Z$`, e.Path)
-			require.True(t, bytes.Equal(before, filecopy.Read(t, e.Path)) || c.want == "hold")
+			require.True(t, bytes.Equal(before, filecopy.Read(t, e.Path)))
 			d, err := l.Spend(damagedPartly.Key("new"), 10)
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
@@ -317,5 +317,107 @@ func testRecover(t *testing.T) {
 			require.False(t, l.Allow(damagedPartly.Key("new")))
 			require.NoError(t, l.Close())
 		})
+	}
+}
+
+// TestRefusedFile: a file that is refused keeps each of its bytes, whoever refuses
+// it and however far it came: also the log and the journal that a crash left, and
+// the labels, although the program has one more.
+func TestRefusedFile(t *testing.T) {
+	t.Parallel()
+	const late stint.Name = 9
+	names := stint.Names{damagedPartly: {Label: "Partly"}, damagedEmpty: {Label: "Empty", Limit: stint.Unlimited},
+		late: {Label: "Late", Limit: stint.Unlimited}}
+	limits := func(names stint.Names) *stint.Limits {
+		return LimitsOf(t, names, map[stint.Name]stint.Limit{damagedPartly: stint.PerDay(10)})
+	}
+	wrong := stint.Names{damagedPartly: {Label: "Partly"}, late: {Label: "Empty", Limit: stint.Unlimited}} // 2 in the file
+	hold := stint.Unknown.Key("no key")
+	tat := damagedStart.Add(time.Hour).UnixNano()
+	// crashed returns what a crash leaves of a file with 50 buckets, after a change.
+	crashed := func(change func(s File)) []byte {
+		path := Path(t)
+		s := OpenFile(t, path, damagedNames, nil)
+		for i := range 50 {
+			if i == 25 {
+				change(s)
+			}
+			require.NoError(t, s.Save([]stint.Change{{Key: damagedKey(i), TAT: tat}}))
+		}
+		require.NoError(t, s.Save(nil))
+		return filecopy.Read(t, path)
+	}
+	badHold := crashed(func(s File) { require.NoError(t, s.Save([]stint.Change{{Key: hold, TAT: tat}})) })
+	badClock := crashed(func(s File) { require.NoError(t, s.SaveClock([]byte("no record"))) })
+	sound := crashed(func(File) {})
+	damagedLog := bytes.Clone(sound)
+	log := bytes.LastIndex(damagedLog, []byte(damagedKey(40).ID))
+	damagedLog[log] ^= 1
+	opens := map[string]func(path string) error{
+		"Open": func(path string) error {
+			_, err := stint.Open(path, limits(names), damagedOptions())
+			return err
+		},
+		"OpenBolt and New": func(path string) error {
+			s, err := stint.OpenBolt(path, nil, nil)
+			if err != nil {
+				return err
+			}
+			_, err = stint.New(s, limits(names), damagedOptions())
+			require.NoError(t, s.Close())
+			return err
+		},
+		"SetAsideCorrupt": func(path string) error {
+			o := damagedOptions()
+			o.SetAsideCorrupt = true
+			l, err := stint.Open(path, limits(names), o)
+			if err != nil {
+				return err
+			}
+			require.NoError(t, l.Close())
+			found, err := filepath.Glob(path + ".corrupt-*")
+			require.NoError(t, err)
+			require.Len(t, found, 1)
+			require.NoError(t, os.Rename(found[0], path))
+			return stint.ErrCorrupt
+		},
+		"ReadOnly": func(path string) error {
+			s, err := stint.OpenBolt(path, names, &stint.BoltOptions{ReadOnly: true})
+			if err != nil {
+				return err
+			}
+			for range s.All(damagedPartly) {
+			}
+			return s.Close()
+		},
+	}
+	for _, c := range []struct {
+		file    string
+		content []byte
+		names   stint.Names // of the program, if not the names above
+		err     error
+	}{
+		{"a damaged hold", badHold, nil, stint.ErrCorrupt},
+		{"a damaged record of the clock", badClock, nil, stint.ErrCorrupt},
+		{"a damaged log", damagedLog, nil, stint.ErrCorrupt},
+		{"half of it", sound[:len(sound)/2], nil, stint.ErrCorrupt},
+		{"empty", nil, nil, stint.ErrCorrupt},
+		{"a text", []byte("not a database"), nil, stint.ErrFormat},
+		{"other names", sound, wrong, stint.ErrNameMismatch},
+	} {
+		for how, open := range opens {
+			t.Run(c.file+"/"+how, func(t *testing.T) {
+				defer func(was stint.Names) { names = was }(names)
+				if c.names != nil {
+					names = c.names
+				}
+				path := filecopy.New(t, c.content)
+				err := open(path)
+				if how != "ReadOnly" && !(how == "SetAsideCorrupt" && c.err != stint.ErrCorrupt) {
+					require.ErrorIs(t, err, c.err)
+				}
+				require.True(t, bytes.Equal(c.content, filecopy.Read(t, path)), "the file stays as it was")
+			})
+		}
 	}
 }

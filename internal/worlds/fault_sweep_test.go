@@ -112,7 +112,7 @@ func (g *faultLedger) script(store stint.Store, now func() time.Time) (closed bo
 	}
 	for name := flushed; name <= synced; name++ {
 		key := name.Key("id0")
-		if _, err := l.Refund(key.Cost(1).SpentAt(stint.JustSpent)); g.note(err) {
+		if _, err := l.Refund(key.Cost(1).SpentAt(inFuture)); g.note(err) {
 			g.admitted[key] = max(0, g.admitted[key]-1)
 		} else {
 			g.returned[key]++

@@ -132,8 +132,8 @@ func newFaultLife(t *testing.T, d *faultDisk, level stint.Durability, o stint.Op
 		defer f.mu.Unlock()
 		f.events = append(f.events, e.Kind)
 	}
-	if o.FlushInterval == 0 {
-		o.FlushInterval = 1e4 * time.Hour
+	if o.FlushInterval == 0 { // the test says when to flush
+		o.FlushInterval, o.Now = 1e4*time.Hour, time.Now
 	}
 	o.MaxResident = fewResident
 	var err error
@@ -181,7 +181,6 @@ func testDiskHangs(t *testing.T) {
 			o.FlushInterval = time.Second
 		}
 		f := newFaultLife(t, newFaultDisk(t, kind), level, o)
-		begun := f.Now()
 		release := make(chan struct{})
 		f.disk.met = func() error { <-release; return nil }
 		f.spendUnsaved(t, nil)
@@ -191,7 +190,6 @@ func testDiskHangs(t *testing.T) {
 		pass(4 * time.Second)
 		for range 2 {
 			require.Regexp(t, `^stint: a save under way since \d.*Z: no answer from the store for 3s$`, f.Health().Error())
-			require.WithinRange(t, f.Stats().Saving, begun, begun.Add(time.Second))
 			require.Equal(t, []stint.EventKind{stint.SaveOverdue}, f.told())
 			pass(time.Minute)
 		}
@@ -201,7 +199,6 @@ func testDiskHangs(t *testing.T) {
 		pass(time.Second)
 		require.Equal(t, []stint.EventKind{stint.SaveOverdue, stint.SaveEnded}, f.told())
 		require.NoError(t, f.Health())
-		require.Zero(t, f.Stats().Saving)
 		require.NoError(t, f.Close())
 	})
 	t.Run("upkeep", func(t *testing.T) {
@@ -284,7 +281,6 @@ func testFileRemoved(t *testing.T) {
 			f.Spend(f.key, 1)
 			return f.Flush()
 		},
-		"Close": func(f *faultLife) error { return f.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFaultLife(t, newFaultDisk(t, "file, sync"), stint.Flushed, stint.Options{})
@@ -293,6 +289,17 @@ func testFileRemoved(t *testing.T) {
 			require.ErrorIs(t, err, stint.ErrGone)
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			f.Close()
+		})
+	}
+	for level := stint.Memory; level <= stint.Synced; level++ {
+		t.Run("Close/"+level.String(), func(t *testing.T) {
+			f := newFaultLife(t, newFaultDisk(t, "file, sync"), level, stint.Options{})
+			_, err := f.Spend(f.key, 2)
+			require.NoError(t, err)
+			left := remainingOf(t, f.Limiter, f.key)
+			require.NoError(t, os.Rename(f.disk.path, f.disk.path+".moved"))
+			require.NoError(t, f.Close())
+			require.Equal(t, left, f.disk.afterCrash(t, f.key))
 		})
 	}
 	t.Run("a Store of another kind", func(t *testing.T) {
@@ -321,7 +328,7 @@ func testFileReplaced(t *testing.T) {
 			require.NoError(t, os.Rename(f.disk.path+".other", f.disk.path))
 			for range 2 {
 				f.spendUnsaved(t, stint.ErrGone)
-				f.Refund(f.key.Cost(4).SpentAt(stint.JustSpent))
+				f.Refund(f.key.Cost(4).SpentAt(inFuture))
 				require.ErrorIs(t, f.Flush(), stint.ErrGone)
 				require.ErrorIs(t, f.Health(), stint.ErrGone)
 			}
@@ -354,7 +361,7 @@ func testFileTruncated(t *testing.T) {
 			_, err = stint.Open(f.disk.path, tenADay(t), nil)
 			require.ErrorIs(t, err, stint.ErrCorrupt)
 			require.ErrorContains(t, err, short)
-			require.ErrorContains(t, err, "restore it from a backup, or save what can be read of it with stint verify --repair")
+			require.ErrorContains(t, err, "restore it from a backup")
 		})
 	}
 }
@@ -385,7 +392,7 @@ func testTriedAgain(t *testing.T) {
 		}
 		for _, call := range []func() error{
 			func() error { return f.Reset(f.key) },
-			func() error { _, err := f.Refund(f.key.Cost(3).SpentAt(stint.JustSpent)); return err },
+			func() error { _, err := f.Refund(f.key.Cost(3).SpentAt(inFuture)); return err },
 		} {
 			_, err := f.Spend(f.key, remainingOf(t, f.Limiter, f.key)-7) // 3 are missing
 			require.NoError(t, err)
@@ -394,7 +401,7 @@ func testTriedAgain(t *testing.T) {
 		}
 		require.NoError(t, errorOf(f.Hold(f.key, f.Now().AddDate(1, 0, 0))))
 		require.Zero(t, f.disk.afterCrash(t, f.key))
-		fails(func() error { return f.Release(f.key) })
+		fails(func() error { return f.SetHold(f.key, time.Time{}) })
 		require.EqualValues(t, 10, f.disk.afterCrash(t, f.key))
 		require.NoError(t, f.Close())
 	})

@@ -79,7 +79,10 @@ func (f File) All(name stint.Name) iter.Seq2[stint.Change, error] {
 }
 
 // Stats implements stint.Store.
-func (f File) Stats() stint.FileStats { return stint.FileStats(f.Store.Stats()) }
+func (f File) Stats() stint.FileStats {
+	st := f.Store.Stats()
+	return stint.FileStats{Format: st.Format, Bytes: st.Bytes, Free: st.Free, Journal: st.Journal, Journaled: st.Journaled}
+}
 
 // Unsynced is a file system that syncs nothing, for tests that cut no power.
 func Unsynced() *boltfile.FS {

@@ -103,8 +103,9 @@ func TestFileTakenAwayCut(t *testing.T) {
 				cuts++
 				next, err := stint.New(OpenFile(t, CopyOf(t, path), levelNames, Unsynced()), limit, &stint.Options{MaxResident: fewResident})
 				require.NoError(t, err)
+				left := remainingOf(t, next, key)
 				back := int64(time.Since(begun)/time.Second) + 1
-				require.LessOrEqual(t, remainingOf(t, next, key), int64(1<<31)-acked+back)
+				require.LessOrEqual(t, left, int64(1<<31)-acked+back)
 				require.NoError(t, next.Close())
 			}
 			require.Positive(t, took)

@@ -89,7 +89,7 @@ func limitsOfModel(ls modeltest.Limits) *stint.Limits {
 func (s *limiterSystem) decided(limits *stint.Limits, reqs []stint.Request, key stint.Key, d stint.Decision, err error) (modeltest.Decision,
 	modeltest.Failure) {
 	failure := failureOf(err)
-	limit, _ := limits.For(d.Key)
+	limit := limits.For(d.Key)
 	for _, req := range reqs {
 		if req.Key == d.Key {
 			limit = cmp.Or(req.Limit, limit)
@@ -130,11 +130,11 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	var reqs []stint.Request
 	for _, q := range c.Reqs {
 		keys = append(keys, keyOf(q.Key))
-		req := stint.Request{Key: keyOf(q.Key), Cost: q.Cost, Mode: stint.Mode(q.Mode)}
+		req := stint.Request{Key: keyOf(q.Key), Cost: q.Cost, Leave: q.Leave, Mode: stint.Mode(q.Mode)}
 		if q.Limit != nil {
 			req.Limit = limitOfModel(*q.Limit)
 		}
-		req.Spent = stint.JustSpent
+		req.Spent = time.Unix(0, c.Now)
 		if q.Spent != 0 {
 			req.Spent = time.Unix(0, q.Spent)
 		}
@@ -158,7 +158,7 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.Check:
 		d, err = s.Check(keys[0], reqs[0].Cost)
 	case modeltest.Refund:
-		d, err = s.Refund(keys[0].Cost(reqs[0].Cost).SpentAt(stint.JustSpent))
+		d, err = s.Refund(keys[0].Cost(reqs[0].Cost).SpentAt(reqs[0].Spent))
 	case modeltest.SpendAll:
 		d, err = s.SpendAll(reqs...)
 	case modeltest.RefundAll:
@@ -184,18 +184,14 @@ func (s *limiterSystem) Do(c modeltest.Call) (r modeltest.Reply) {
 	case modeltest.Delay:
 		r.Delay = s.place(c.Place).Delay()
 	case modeltest.Cancel:
-		s.place(c.Place).Cancel()
-	case modeltest.Release:
-		err = s.Release(keys[0])
+		err = s.place(c.Place).Cancel()
+	case modeltest.SetHold:
+		err = s.SetHold(keys[0], time.Unix(0, c.Until))
 	case modeltest.Hold:
 		var end time.Time
 		if end, err = s.Hold(keys[0], time.Unix(0, c.Until)); !end.IsZero() {
 			r.Until = end.UnixNano()
 		}
-	case modeltest.Raise:
-		var full time.Time
-		full, err = s.Raise(reqs[0], time.Unix(0, c.Until))
-		r.TAT = full.UnixNano()
 	case modeltest.Reset:
 		err = s.Reset(keys...)
 	case modeltest.SetLimits:

@@ -2,6 +2,7 @@ package worlds
 
 import (
 	"errors"
+	"math"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 func TestMain(m *testing.M) {
 	subprocess.Children{
 		"calendar": killedCalendar, "shares": killedTenants, "hold the file": holdFile,
+		"spendsOnce": spendsOnce,
 	}.Run()
 	debug.SetGCPercent(400) // tests keep little of what they allocate
 	m.Run()
@@ -48,6 +50,9 @@ func levelLimits(t testing.TB, limit stint.Limit) *stint.Limits {
 	}
 	return LimitsOf(t, levelNames, defaults)
 }
+
+// inFuture is the Spent of a refund of a whole cost: it counts as the present.
+var inFuture = time.Unix(0, math.MaxInt64)
 
 func tenADay(t testing.TB) *stint.Limits { return levelLimits(t, stint.PerDay(10)) }
 

@@ -38,9 +38,8 @@ func TestRefundSpent(t *testing.T) {
 				clock.Advance(time.Duration(rng.Int64N(int64(15 * time.Second))))
 				if rng.IntN(3) > 0 {
 					cost := 1 + rng.Int64N(l.Burst)
-					now := lim.Now()
 					if d, err := lim.Spend(key, cost); err == nil && d.Allowed {
-						open[len(all)] = stint.Request{Key: key, Cost: cost, Spent: now}
+						open[len(all)] = stint.Request{Key: key, Cost: cost, Spent: d.At()}
 						all = append(all, modeltest.At(clock.Nanos(), cost))
 					}
 					continue
@@ -49,7 +48,7 @@ func TestRefundSpent(t *testing.T) {
 					delete(open, i)
 					req.Cost = rng.Int64N(req.Cost + 1)
 					if !known {
-						req.Spent = stint.JustSpent
+						req.Spent = inFuture
 					}
 					_, err := lim.Refund(req)
 					require.NoError(t, err)

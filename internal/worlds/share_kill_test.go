@@ -15,6 +15,7 @@ import (
 	"github.com/stint-go/stint/internal/modeltest"
 	"github.com/stint-go/stint/internal/subprocess"
 	"github.com/stint-go/stint/internal/testlength"
+	"github.com/stint-go/stint/shares"
 )
 
 const (
@@ -34,9 +35,9 @@ const (
 
 var (
 	shareNames = stint.Names{
-		shareTotal:  {Label: "Total", ID: stint.Shared},
-		shareTenant: {Label: "Tenant", Parent: shareTotal, Floor: shareFloor},
-		shareFloor:  {Label: "TenantFloor"},
+		shareTotal:  {Label: "Total", IDs: stint.Single},
+		shareTenant: {Label: "Tenant"},
+		shareFloor:  {Label: "TenantFloor", Limit: stint.Unlimited},
 	}
 	theTotal = shareTotal.Key("")
 )
@@ -58,17 +59,27 @@ func killLimits(level stint.Durability) *stint.Limits {
 }
 
 // killLimiter opens the file at an instant at which time stands still.
-func killLimiter(path string, level stint.Durability, now int64) *stint.Limiter {
+func killLimiter(path string, level stint.Durability, now int64) *sharesInFile {
 	l, err := stint.Open(path, killLimits(level), &stint.Options{FlushInterval: 2 * time.Millisecond, MaxResident: fewResident,
 		Now: func() time.Time { return time.Unix(0, now) }})
 	if err != nil {
 		panic(err)
 	}
-	return l
+	above, err := shares.New(l, shares.Tree{Total: shareTotal, Class: shareTenant, Floor: shareFloor})
+	if err != nil {
+		panic(err)
+	}
+	return &sharesInFile{l, above}
+}
+
+// sharesInFile are shares of a total in a file.
+type sharesInFile struct {
+	*stint.Limiter
+	above *shares.Decider
 }
 
 // usedOf returns the tokens that a bucket lacks.
-func usedOf(l *stint.Limiter, key stint.Key) int64 {
+func usedOf(l *sharesInFile, key stint.Key) int64 {
 	b, err := l.Bucket(key)
 	if err != nil {
 		panic(err)
@@ -93,10 +104,10 @@ func killedTenants(args []string) {
 				var err error
 				if refund { // no more than was spent: the total is not full
 					cost = min(cost, spent)
-					d, err = l.Refund(key.Cost(cost).SpentAt(stint.JustSpent))
+					d, err = l.above.Refund(key.Cost(cost).SpentAt(inFuture))
 					cost = -cost
 				} else {
-					d, err = l.Spend(key, cost)
+					d, err = l.above.Spend(key, cost)
 				}
 				if err != nil {
 					panic(err)
@@ -202,7 +213,7 @@ func killCheck(t *testing.T, path string, level stint.Durability, now int64, use
 	for m := range used.floors {
 		key := shareTenant.Key(fmt.Sprint(m))
 		left := killFloor - usedOf(l, shareFloor.Key(key.ID))
-		d, err := l.Spend(key, left)
+		d, err := l.above.Spend(key, left)
 		require.NoError(t, err)
 		if short <= 0 && !d.Allowed {
 			t.Fatalf("law 3: tenant %d is denied %d tokens of its floor: %+v", m, left, d)
@@ -215,7 +226,7 @@ func killCheck(t *testing.T, path string, level stint.Durability, now int64, use
 	require.NoError(t, err)
 	require.LessOrEqual(t, b.ResetAfter, b.Limit.Tolerance())
 	for _, r := range back {
-		_, err := l.Refund(r.Key.Cost(r.Cost).SpentAt(stint.JustSpent))
+		_, err := l.above.Refund(r.Key.Cost(r.Cost).SpentAt(inFuture))
 		require.NoError(t, err)
 	}
 	return short

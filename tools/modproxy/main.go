@@ -27,7 +27,7 @@ const root = "github.com/stint-go/stint"
 
 // unpublished lists the nested modules that only this repository uses. A path
 // that ends in "/" stands for all modules below it.
-var unpublished = []string{"bench", "tools", "examples/", "httplimit/conformance", "cmd/"}
+var unpublished = []string{"bench", "tools", "examples/", "httplimit/conformance", "grpclimit/conformance", "otellimit/example", "caddylimit/cmd/", "cmd/"}
 
 // A released module is one with a go.mod that programs may require.
 type released struct {

@@ -1,6 +1,7 @@
-// Command caddy is Caddy with stint, for those who do not build with xcaddy:
+// Command caddy is the newest Caddy with stint, for those who have a clone and no
+// xcaddy:
 //
-//	go install github.com/stint-go/stint/caddylimit/cmd/caddy@latest
+//	go -C caddylimit/cmd/caddy install .
 package main
 
 import (

@@ -22,7 +22,7 @@ type Call struct {
 	// The arguments.
 	Requests []stint.Request // OpReserve and OpWait have one
 	Given    []stint.Request // empty, with space for Requests that are given limits
-	Keys     []stint.Key     // OpBucket, OpHold and OpRelease have one
+	Keys     []stint.Key     // OpBucket, OpHold and OpSetHold have one
 	Name     stint.Name
 	Names    stint.Names // of OpNames: the answer
 	Label    string
@@ -116,7 +116,7 @@ func (c *Call) Arguments(b *Body) {
 	case OpReserve, OpWait:
 		list(b, &c.Requests, 1, 1, (*Body).request)
 		signed(b, &c.Within)
-	case OpBucket, OpRelease, OpHold:
+	case OpBucket, OpSetHold, OpHold:
 		list(b, &c.Keys, 1, 1, (*Body).key)
 		b.time(&c.Until)
 	case OpReset:
@@ -125,7 +125,7 @@ func (c *Call) Arguments(b *Body) {
 		b.name(&c.Name)
 	case OpDelay, OpCancel:
 		signed(b, &c.ID)
-	case OpOffer, OpDeclare:
+	case OpDeclare:
 		b.names(&c.Names)
 	case OpNumber:
 		b.text(&c.Label, MaxLabel)
@@ -173,7 +173,7 @@ func (c *Call) Read(o Op, b *Body) error {
 // the long ones.
 func (c *Call) Answer(b *Body) {
 	switch c.Op {
-	case OpSpend, OpRefund:
+	case OpSpend, OpRefund, OpWait:
 		b.decision(&c.Decision, c.Requests)
 		for i := range c.Decisions {
 			b.decision(&c.Decisions[i], c.Requests[i:i+1])
@@ -188,7 +188,7 @@ func (c *Call) Answer(b *Body) {
 				b.decision(&c.Decisions[i], c.Requests[i:i+1])
 			}
 		}
-	case OpHold, OpWait:
+	case OpHold:
 		b.time(&c.Time)
 	case OpBucket:
 		if !b.writes {
@@ -281,28 +281,15 @@ func rest[T any](b *Body, item func(*Body, *T)) (all []T) {
 	return all
 }
 
-// stats writes or reads Stats as JSON, with their errors as Error writes them.
+// stats writes or reads Stats as JSON. An owner's have no Err.
 func (b *Body) stats(st *stint.Stats) {
-	var s struct {
-		stint.Stats
-		Errs [3][]byte
-	}
-	s.Stats = *st
-	errs := []*error{&s.Flush.Err, &s.Commit.Err, &s.File.Err}
 	if b.writes {
-		for i, err := range errs {
-			s.Errs[i] = Append(nil, func(b *Body) { b.Error(err) })
-			*err = nil
-		}
-		text, _ := json.Marshal(&s) // it has numbers, times and bytes
+		text, _ := json.Marshal(st) // it has numbers and times
 		b.Raw(text)
 		return
 	}
-	if json.Unmarshal(b.b, &s) != nil {
+	if json.Unmarshal(b.b, st) != nil {
 		b.fail()
 	}
-	for i, err := range errs {
-		NewBody(s.Errs[i]).Error(err)
-	}
-	*st, b.b = s.Stats, nil
+	b.b = nil
 }

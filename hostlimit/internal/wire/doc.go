@@ -7,8 +7,8 @@
 // varints.
 //
 // A guest begins with OpHello: the magic and the version. The owner sends a
-// [Welcome] as OpReply, or an error. The first calls of the guest are of OpOffer,
-// for its Names.
+// [Welcome] as OpReply, or an error. The first calls of the guest are of
+// OpDeclare, for its Names.
 //
 // After that the guest sends calls. Each carries a number that no other call
 // under way uses, and the owner answers in any order: with OpPart as often as

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	version   = 9
+	version   = 11
 	magic     = "stint\x00"
 	headerLen = 9
 
@@ -48,15 +48,14 @@ const (
 	OpBucket
 	OpBuckets
 	OpHold
-	OpRelease
+	OpSetHold
 	OpReset
 	OpReserve
 	OpDelay
 	OpCancel
 	OpWait
-	OpOffer // Names of the guest that the owner may declare when they are used
-	OpDeclare
-	OpNames // of the owner
+	OpDeclare // Names of the guest
+	OpNames   // of the owner
 	OpNumber
 	OpFlush
 	OpStats

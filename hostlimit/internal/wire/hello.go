@@ -26,13 +26,12 @@ func Split(names stint.Names) (parts []stint.Names) {
 // names writes or reads what Declare needs to know of Names.
 func (b *Body) names(names *stint.Names) {
 	one := func(name stint.Name, spec stint.NameSpec) (stint.Name, stint.NameSpec) {
-		shared := spec.ID == stint.Shared
+		single := spec.IDs == stint.Single
 		b.name(&name)
-		b.bools(&shared)
+		b.bools(&single)
 		b.text(&spec.Label, MaxLabel)
-		b.name(&spec.Parent)
-		if b.name(&spec.Floor); shared {
-			spec.ID = stint.Shared
+		if single {
+			spec.IDs = stint.Single
 		}
 		return name, spec
 	}
@@ -71,10 +70,8 @@ func Mismatch(names, ours stint.Names) error {
 			return fmt.Errorf("%w: %q is %d in one process and %d in another",
 				stint.ErrNameMismatch, theirs.Label, name, number)
 		case !declared:
-		case (spec.ID == stint.Shared) != (theirs.ID == stint.Shared):
-			return fmt.Errorf("%w: %q has a shared bucket in one process only", stint.ErrNameMismatch, theirs.Label)
-		case spec.Parent != theirs.Parent || spec.Floor != theirs.Floor:
-			return fmt.Errorf("%w: %q has another Parent or Floor in another process", stint.ErrNameMismatch, theirs.Label)
+		case (spec.IDs == stint.Single) != (theirs.IDs == stint.Single):
+			return fmt.Errorf("%w: %q has one bucket for all ids in one process only", stint.ErrNameMismatch, theirs.Label)
 		}
 	}
 	return nil
@@ -96,14 +93,10 @@ func (b *Body) Hello() error {
 	return fmt.Errorf("%w: not a hello", ErrMessage)
 }
 
-// FileID identifies a file of one machine. It is zero if it is not known.
-type FileID struct{ Device, Inode uint64 }
-
 // Welcome is what an owner says of itself.
 type Welcome struct {
 	PID   int
-	Now   time.Time // by the clock of its Limiter
-	File  FileID
+	Now   time.Time     // by the clock of its Limiter
 	Asked time.Duration // the guest's time in its ping; 0 if there was none
 }
 
@@ -118,8 +111,6 @@ func (b *Body) Welcome(w *Welcome) (err error) {
 	}
 	signed(b, &w.PID)
 	b.time(&w.Now)
-	unsigned(b, &w.File.Device, math.MaxUint64)
-	unsigned(b, &w.File.Inode, math.MaxUint64)
 	signed(b, &w.Asked)
 	return b.End()
 }

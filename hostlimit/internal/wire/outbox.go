@@ -17,8 +17,6 @@ type Outbox struct {
 	spare   []byte
 	writing bool
 	err     error
-
-	deadline time.Time // of writes
 }
 
 // NewOutbox returns an Outbox of nc.
@@ -71,7 +69,8 @@ func (o *Outbox) flushLocked() {
 		b := o.buf.b
 		o.buf.b = o.spare[:0]
 		o.mu.Unlock()
-		_, err := o.write(b)
+		o.nc.SetWriteDeadline(time.Now().Add(FrameTime))
+		_, err := o.nc.Write(b)
 		o.mu.Lock()
 		if o.spare = b[:0]; cap(b) > MaxFrame {
 			o.spare = nil
@@ -82,16 +81,6 @@ func (o *Outbox) flushLocked() {
 		o.sent.Broadcast()
 	}
 	o.writing = false
-}
-
-// write writes b, or fails after FrameTime, or half of it: to move the deadline
-// takes longer than to write.
-func (o *Outbox) write(b []byte) (int, error) {
-	if now := time.Now(); o.deadline.Sub(now) < FrameTime/2 {
-		o.deadline = now.Add(FrameTime)
-		o.nc.SetWriteDeadline(o.deadline)
-	}
-	return o.nc.Write(b)
 }
 
 // Unsent returns the number of bytes that wait for the other side.

@@ -178,9 +178,9 @@ func formOf(l *stint.Limit) uint8 {
 	switch {
 	case *l == (stint.Limit{}):
 		return formNone
-	case l.IsUnlimited():
+	case *l == stint.Unlimited:
 		return formUnlimited
-	case l.IsBlocked():
+	case *l == stint.Blocked:
 		return formBlocked
 	case l.FollowsCalendar():
 		return formCalendar
@@ -287,7 +287,7 @@ func fingerprint(l stint.Limit) uint64 {
 func (b *Body) request(q *stint.Request) {
 	unsigned(b, &q.Mode, stint.UpTo)
 	b.key(&q.Key)
-	signed(b, &q.Cost)
+	signed(b, &q.Cost, &q.Leave)
 	b.limit(&q.Limit)
 	b.time(&q.Spent)
 }
@@ -320,6 +320,9 @@ func (b *Body) decision(d *stint.Decision, reqs []stint.Request) {
 	}
 	signed(b, &d.Remaining, &d.Taken)
 	signed(b, &d.RetryAfter, &d.ResetAfter)
+	at := d.At()
+	b.time(&at)
+	d.SetAt(at)
 	if d.Allowed && d.RetryAfter != 0 {
 		b.fail()
 	}
@@ -338,6 +341,6 @@ func (b *Body) bucket(k *stint.Bucket) {
 
 func (b *Body) held(h *stint.Held) {
 	b.key(&h.Key)
-	b.time(&h.Until)
+	b.time(&h.HeldUntil)
 	signed(b, &h.Waiting)
 }

@@ -13,7 +13,7 @@ trap stop EXIT
 trap 'exit 1' INT TERM
 
 go build -C ../../.. -o "$dir/server" ./examples/server
-"$dir/server" -addr 127.0.0.1:0 -operators 127.0.0.1:0 -file "$dir/limits.db" -reset >"$dir/out" &
+"$dir/server" -addr 127.0.0.1:0 -operators 127.0.0.1:0 -file "$dir/limits.db" >"$dir/out" &
 server=$!
 until grep -q '^status page' "$dir/out"; do kill -0 $server; sleep 0.1; done
 SERVER="http://$(sed -n 's/^listening on //p' "$dir/out")"

@@ -1,7 +1,6 @@
 package away
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -11,27 +10,27 @@ import (
 )
 
 // Of returns the outage of the server that has a bucket.
-func (n *Node) Of(key stint.Key) *Outage {
-	if n.shards.Load() == nil {
-		return n.Whole
+func (w *Watch) Of(key stint.Key) *Outage {
+	if w.shards.Load() == nil {
+		return w.Whole
 	}
-	return n.OfSlot(script.Slot(n.Name(key)))
+	return w.OfSlot(script.Slot(w.Key(key)))
 }
 
 // OfSlot returns the outage of the server that has a slot.
-func (n *Node) OfSlot(slot uint16) *Outage {
-	if of := n.shards.Load(); of != nil {
+func (w *Watch) OfSlot(slot uint16) *Outage {
+	if of := w.shards.Load(); of != nil {
 		if o := of[slot]; o != nil {
 			return o
 		}
 	}
-	return n.Whole
+	return w.Whole
 }
 
-// Outages returns all of them.
-func (n *Node) Outages() []*Outage {
-	all := []*Outage{n.Whole}
-	if of := n.shards.Load(); of != nil {
+// All returns the outages of all servers.
+func (w *Watch) All() []*Outage {
+	all := []*Outage{w.Whole}
+	if of := w.shards.Load(); of != nil {
 		var last *Outage
 		for _, o := range of {
 			if o != last && o != nil && !slices.Contains(all, o) { // mostly a shard has a range of slots
@@ -43,70 +42,53 @@ func (n *Node) Outages() []*Outage {
 	return all
 }
 
-var errUncharged = errors.New("redislimit: its shards are being charged")
-
 // LoadShards asks a cluster which slots each shard has, and returns whether they
 // are known. While a shard is away it changes nothing, because a replica that
-// takes over belongs to the same shard. If the whole cluster is away, each shard
-// is away by itself until it has been charged.
-func (n *Node) LoadShards() bool {
-	if !n.Decides || !n.Server.IsCluster() {
+// takes over belongs to the same shard.
+func (w *Watch) LoadShards() bool {
+	if !w.Decides || !w.Server.IsCluster() {
 		return false
 	}
-	known := n.shards.Load() != nil
-	if known && n.Under() {
+	known := w.shards.Load() != nil
+	if known && w.Under() {
 		return true
 	}
-	ids, err := n.Server.Shards()
+	ids, err := w.Server.Shards()
 	if err != nil {
 		return known
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if known && n.Under() { // a shard went away while the slots were read
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known && w.Under() { // a shard went away while the slots were read
 		return true
 	}
-	owes := n.Whole.owes.Load()
 	of, all := new([16384]*Outage), make(map[string]*Outage)
-	for _, o := range n.Outages() {
+	for _, o := range w.All() {
 		all[o.primary] = o
 	}
 	for slot, id := range ids {
 		if id == "" {
 			continue
 		}
-		o := all[id]
-		if o == nil {
-			o = &Outage{node: n, primary: id}
-			all[id] = o
-			if owes {
-				o.mayOwe()
-			}
-			if owes && n.Whole.away.Load() {
-				o.mark()
-			}
+		if all[id] == nil {
+			all[id] = &Outage{watch: w, primary: id}
 		}
-		of[slot] = o
+		of[slot] = all[id]
 	}
-	n.shards.Store(of)
-	n.Whole.end()
-	for _, o := range n.Outages() {
-		if o.away.Load() { // it was marked here
-			n.Config.Begin(func() { o.probe(errUncharged) })
-		}
-	}
+	w.shards.Store(of)
+	w.Whole.end()
 	return true
 }
 
 // probeKeyOf returns a key in a slot of the outage's server. It is no bucket's
 // key. As long as the shards of a cluster are not known, it is in any slot.
-func (n *Node) probeKeyOf(o *Outage) string {
-	if o == n.Whole && n.Server.IsCluster() {
-		return n.Prefix + ":{" + strconv.Itoa(rand.IntN(1<<16)) + "}:probe"
+func (w *Watch) probeKeyOf(o *Outage) string {
+	if o == w.Whole && w.Server.IsCluster() {
+		return w.Prefix + ":{" + strconv.Itoa(rand.IntN(1<<16)) + "}:probe"
 	}
-	key := n.Prefix + ":probe"
-	for i := 0; n.OfSlot(script.Slot(key)) != o && i < 1<<18; i++ { // a shard may have a single slot
-		key = n.Prefix + ":{" + strconv.Itoa(i) + "}:probe"
+	key := w.Prefix + ":probe"
+	for i := 0; w.OfSlot(script.Slot(key)) != o && i < 1<<18; i++ { // a shard may have a single slot
+		key = w.Prefix + ":{" + strconv.Itoa(i) + "}:probe"
 	}
 	return key
 }

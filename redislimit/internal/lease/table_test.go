@@ -34,3 +34,36 @@ func TestTableBounded(t *testing.T) {
 	clear(s.buckets)
 	require.Nil(t, of("x", new(script.Since)))
 }
+
+// A grant that was asked for before a Drop is not used after it: the bucket may be held.
+func TestDropDuringQuestion(t *testing.T) {
+	t.Parallel()
+	limit, key, since := stint.PerHour(1000), stint.Name(1).Key("a"), new(script.Since)
+	asked, answer := make(chan bool), make(chan bool)
+	table := NewTable(Config{
+		MaxLease: time.Minute, Timeout: time.Hour, Elapsed: func() int64 { return 0 }, Away: func(stint.Key) bool { return false },
+		Begin: func(f func()) bool { go f(); return true },
+		Lease: func(rs []*script.LeaseRequest) error {
+			close(asked)
+			<-answer
+			rs[0].Granted = 100 * int64(limit.Interval())
+			return nil
+		},
+	})
+	table.SetLimits(since, func(stint.Key) (stint.Limit, error) { return limit, nil })
+	spend := func() bool {
+		done, _, err := table.Spend(&script.Request{Bucket: key, Limit: limit, Since: since, Cost: 1})
+		require.NoError(t, err)
+		return done
+	}
+	for range minDemands - 1 {
+		require.False(t, spend())
+	}
+	waiting := make(chan bool)
+	go func() { waiting <- spend() }()
+	<-asked
+	table.Drop(key, false)
+	close(answer)
+	require.True(t, <-waiting)
+	require.False(t, spend())
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -67,6 +68,36 @@ var awayReplies = []string{
 	"NOREPLICAS", "MISCONF",
 }
 
+// movedReplies begin the errors of a server that may be the primary no longer, or not
+// the one that its address leads to now: it is a replica, became one while it waited
+// for replicas, or is starting. Another connection may lead to the primary. A cluster
+// sends clients to the primary by MOVED, so its replies are not here. A server that is
+// full, or whose disk fails, is still the primary.
+var movedReplies = []string{"READONLY", "MASTERDOWN", "UNBLOCKED", "LOADING"}
+
+// mayHaveMoved reports whether an error of a Client is one of movedReplies.
+func mayHaveMoved(err error) bool {
+	var replied ServerError
+	if !errors.As(err, &replied) {
+		return false
+	}
+	text, _, _ := words(replied)
+	return slices.ContainsFunc(movedReplies, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
+}
+
+// words returns the server's words in an error that it replied to a script, and
+// whether the script says that it wrote nothing, or something. A server before Redis
+// 7 replies "ERR Error running script (call to f_0): @user_script:1: @user_script:
+// 1: -READONLY ...".
+func words(replied ServerError) (text string, none, some bool) {
+	text, none = strings.CutPrefix(string(replied), "STINT NONE ")
+	text, some = strings.CutPrefix(text, "STINT SOME ")
+	if i := strings.LastIndex(text, ": -"); i >= 0 && strings.Contains(text[:i], "@user_script") {
+		text = text[i+len(": -"):]
+	}
+	return text, none, some
+}
+
 // Explain returns an error of a Client as one of this package.
 func Explain(err error) error {
 	var replied ServerError
@@ -82,8 +113,7 @@ func Explain(err error) error {
 		}
 		return fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
-	text, none := strings.CutPrefix(string(replied), "STINT NONE ")
-	text, some := strings.CutPrefix(text, "STINT SOME ")
+	text, none, some := words(replied)
 	err = ServerError(text)
 	for _, prefix := range awayReplies {
 		if !some && strings.HasPrefix(text, prefix) {

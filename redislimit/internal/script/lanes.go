@@ -12,15 +12,21 @@ import (
 // A lane has this many calls under way before a trip waits for one of them, and
 // at most this many. With one call at a time, either the server or this process
 // would be idle. While a round trip takes long, more are under way: if trips wait,
-// another begins when they fill a call, or an eighth of the last round trip after
-// the one before.
+// another begins when they fill a call, or Server.Pace after the one before.
+//
+// In a simulation of 800 callers, a call at a server 20 ms away takes 20.7 ms on
+// average, and 32.2 ms with two calls under way only. At 60 ms it is 61 ms and no
+// error, against 82 ms and an error in six calls. Eight calls from the start take
+// 24.9 ms at 20 ms, and nearby they share 2.6 times less. Without a timer after Pace,
+// the slowest hundredth of 16 callers at 5 ms takes 11 % longer.
 const (
 	MinCalls = 2
 	maxCalls = 32
 )
 
 // maxBatch is the most buckets of a call that trips share once maxCalls are under
-// way.
+// way. Of 30,000 callers who arrive at once, 30 ms away, it lets 10,097 be
+// decided in half of their time, and 64 let 3,970.
 const maxBatch = 4 * MaxTogether
 
 // laneOf says which trips may share a call: trips to one slot, if all of them
@@ -37,9 +43,8 @@ type laneOf struct {
 // it needs no timer, unless its caller had to wait for something else before.
 // Server.mu guards it.
 type lane struct {
-	under   int           // calls under way
-	last    time.Time     // when the last one began
-	took    time.Duration // the last one that ended
+	under   int       // calls under way
+	last    time.Time // when the last one began
 	waiting []*Trip
 	buckets int  // of the waiting trips
 	leaders int  // trips that lead a call under way, and have not taken others yet
@@ -98,11 +103,13 @@ func (s *Server) Run(t *Trip) {
 // pause returns the time until another call of the lane may begin for few
 // callers. The caller holds Server.mu.
 func (s *Server) pause(in *lane, now time.Time) time.Duration {
-	return max(s.Pace, in.took/8) - now.Sub(in.last)
+	return s.Pace - now.Sub(in.last)
 }
 
-// another begins another call if trips wait that no leader will take, and enough
-// of them wait or the pause is over. Otherwise a timer does so after the pause. The
+// another begins another call if trips wait that no leader will take, and enough of
+// them wait or the pause is over. Otherwise a timer does so after the pause. If those
+// that a leader will take counted, up to one caller in a hundred more would fail at a
+// server that stands still now and then, on a machine that is busy (TestDistant). The
 // caller holds Server.mu.
 func (s *Server) another(in *lane, now time.Time) {
 	left, pause := in.buckets-in.leaders*MaxTogether, s.pause(in, now)
@@ -172,16 +179,12 @@ func (s *Server) lead(t *Trip, of laneOf, in *lane) {
 	if in.leaders--; !late {
 		batch = in.take(t)
 	}
-	begin := time.Now()
-	s.another(in, begin)
+	s.another(in, time.Now())
 	s.mu.Unlock()
 	if !late {
 		again = s.call(batch)
 	}
 	s.mu.Lock()
-	if !late {
-		in.took = time.Since(begin)
-	}
 	if len(in.waiting) > 0 {
 		in.begin(time.Now())
 	} else if in.under--; in.under == 0 && of.slot != 0 {

@@ -25,7 +25,6 @@ const (
 	Hold   Op = "h"
 	Extend Op = "e" // a hold that never ends earlier than the one before
 	Part   Op = "p" // takes whole tokens that the bucket has, up to Need
-	Charge Op = "d" // takes what the bucket has, up to Need, and admits nothing
 )
 
 // Request is one bucket's part in a call, and the answer to it. Times are in
@@ -34,23 +33,25 @@ type Request struct {
 	Bucket   stint.Key
 	Since    *Since      // of the limits that it was made with
 	Limit    stint.Limit // that decides
+	Given    stint.Limit // zero if the configured one decides
 	Mode     stint.Mode
 	Cost     int64
+	Leave    int64     // tokens that must remain
 	Spent    time.Time // of a refund: the instant of the spend, if it is known
 	Interval int64     // T
-	Most     int64     // how far the bucket's TAT may be ahead
 	Asks     bool      // the server or a lease decides, not the limit alone
 	Leased   bool      // a lease may decide
 
 	Key       string // of the bucket at the server
 	Op        Op     // "": that of the trip
 	Need      int64  // the time that the cost takes to come back
-	Tolerance int64  // τ
+	Tolerance int64  // τ, without the time that tokens to leave take to come back
+	Left      int64  // that time
 	Fourth    int64  // argument of the operation, as script.lua says
 
 	Answer
-	Taken int64 // tokens of a Part, from a lease and from the bucket
-	Here  bool  // this machine decided
+	Taken int64           // tokens of a Part, from a lease and from the bucket
+	Away  *stint.Decision // of Options.Away, which decided in place of the server; or nil
 }
 
 // Answer is what the server says of one bucket.
@@ -62,35 +63,49 @@ type Answer struct {
 }
 
 // Limited reports whether the limit has a bucket to ask about.
-func (r *Request) Limited() bool { return !r.Limit.IsUnlimited() && !r.Limit.IsBlocked() }
+func (r *Request) Limited() bool { return r.Limit != stint.Unlimited && r.Limit != stint.Blocked }
 
 // Decision returns what the answer means.
 func (r *Request) Decision(op Op) stint.Decision {
-	d := stint.Decision{Key: r.Bucket, Allowed: true}
+	if r.Away != nil {
+		return *r.Away
+	}
+	d := stint.Decision{Key: r.Bucket, Allowed: true, Limit: r.Limit}
+	d.SetAt(time.Unix(0, r.Now))
 	if op != Refund {
 		d.Allowed, d.RetryAfter = r.Wait == 0, time.Duration(r.Wait)
 	}
 	switch {
-	case r.Limit.IsUnlimited():
+	case r.Limit == stint.Unlimited:
 		d.Remaining = math.MaxInt64
-	case r.Limit.IsBlocked():
-		d.Limit = r.Limit
+	case r.Limit == stint.Blocked:
 		if op != Refund {
 			d.Allowed, d.RetryAfter, d.ResetAfter = false, math.MaxInt64, math.MaxInt64
 		}
 	default:
-		d.Limit = r.Limit
 		reset := max(0, r.TAT-r.Now)
 		d.ResetAfter = time.Duration(reset)
-		d.Remaining = max(0, r.Tolerance-reset) / r.Interval
+		d.Remaining = max(0, r.Tolerance+r.Left-reset) / r.Interval
 	}
 	switch {
 	case op == Part:
-		d.Taken = r.Taken
+		if d.Taken = r.Taken; d.Taken > 0 {
+			d.Allowed, d.RetryAfter = true, 0
+		}
 	case d.Allowed && op == Spend && r.Mode != stint.CheckOnly:
 		d.Taken = r.Cost
 	}
 	return d
+}
+
+// Room returns in how many nanoseconds the bucket may be full at most if the request
+// is to pass. One that costs nothing and leaves nothing passes, however small the
+// limit is.
+func (r *Request) Room() int64 {
+	if r.Need == 0 && r.Left == 0 {
+		return MaxTolerance
+	}
+	return r.Tolerance - r.Need
 }
 
 // Record returns what the script gets for a request. If more, the group goes on with the
@@ -101,7 +116,11 @@ func (r *Request) Record(op Op, more bool) string {
 		follows = '+'
 	}
 	b := append(make([]byte, 0, 3+6*8), cmp.Or(r.Op, op)[0], '0'+byte(r.Mode), follows)
-	for _, v := range [3]int64{r.Need, r.Tolerance, r.Fourth} {
+	tolerance := r.Tolerance
+	if op := cmp.Or(r.Op, op); op == Spend || op == Check {
+		tolerance = r.Need + r.Room()
+	}
+	for _, v := range [3]int64{r.Need, tolerance, r.Fourth} {
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v/1e9)))
 		b = binary.BigEndian.AppendUint64(b, math.Float64bits(float64(v%1e9)))
 	}
@@ -133,7 +152,14 @@ func Parse(batch []*Trip, reply any) (now int64, err error) {
 		if t.Op == Part && t.Err == nil { // it says what it took instead of the time to wait
 			a := t.Requests[0]
 			a.Taken += a.Wait / a.Interval
-			a.Wait = max(0, a.Hold-now, a.TAT-now-a.Tolerance)
+			room := a.Tolerance
+			switch {
+			case a.Need == 0:
+				room = a.Room()
+			case a.Taken == 0: // it waits for the first token
+				room -= a.Interval
+			}
+			a.Wait = max(0, a.Hold-now, a.TAT-now-room)
 		}
 	}
 	return now, nil

@@ -14,7 +14,9 @@ import (
 )
 
 // Rueidis is a Client of the library rueidis. It connects when it is first needed,
-// so Open does not fail while the server is away.
+// so Open does not fail while the server is away. If the server may not be the
+// primary any more, it leaves the connections, and connects anew, because its address
+// may lead to another server by now: that of a service, or a name.
 type Rueidis struct {
 	opt rueidis.ClientOption
 
@@ -23,6 +25,7 @@ type Rueidis struct {
 	err     error         // of the last attempt
 	client  rueidis.Client
 	closed  bool
+	closing chan struct{} // closed with it
 }
 
 // NewRueidis returns a Client for the server at url. If secure is not nil, it is
@@ -45,7 +48,7 @@ func NewRueidis(url string, timeout time.Duration, secure *tls.Config) (*Rueidis
 	opt.Dialer.Timeout = timeout
 	opt.Sentinel.TopologyRefreshInterval = 5 * time.Second // a sentinel's message may be missed
 	opt.ConnWriteTimeout = max(timeout, time.Second)
-	return &Rueidis{opt: opt}, nil
+	return &Rueidis{opt: opt, closing: make(chan struct{})}, nil
 }
 
 // get returns the client. It waits for a connection until ctx ends.
@@ -98,13 +101,36 @@ func (c *Rueidis) dial(done chan struct{}) {
 	}
 }
 
+// note leaves the connections of a client if the server replied an error of
+// movedReplies. Calls that are under way on them still end. A client of a cluster
+// knows all of its servers, and finds the primary by itself.
+func (c *Rueidis) note(client rueidis.Client, err error) {
+	if !mayHaveMoved(err) || client.Mode() == rueidis.ClientModeCluster {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.client == client && !c.closed {
+		c.client = nil
+		go func() {
+			select {
+			case <-time.After(c.opt.ConnWriteTimeout):
+			case <-c.closing:
+			}
+			client.Close()
+		}()
+	}
+}
+
 // Eval implements Client.
 func (c *Rueidis) Eval(ctx context.Context, command, script string, keys, args []string) (any, error) {
 	client, err := c.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return result(client.Do(ctx, evalCommand(client.B(), command, script, keys, args)))
+	reply, err := result(client.Do(ctx, evalCommand(client.B(), command, script, keys, args)))
+	c.note(client, err)
+	return reply, err
 }
 
 func evalCommand(b rueidis.Builder, command, script string, keys, args []string) rueidis.Completed {
@@ -134,8 +160,11 @@ func (c *Rueidis) EvalWait(ctx context.Context, command, script string, keys, ar
 			if reply, err = result(rs[0]); err != nil {
 				return err
 			}
-			if n, err := rs[1].AsInt64(); err == nil {
+			n, failed := rs[1].AsInt64()
+			if failed == nil {
 				acknowledged = int(n) // after an error no replica is known to have it
+			} else if replied, ok := rueidis.IsRedisErr(failed); ok {
+				c.note(client, ServerError(replied.Error()))
 			}
 			return nil
 		})
@@ -145,10 +174,11 @@ func (c *Rueidis) EvalWait(ctx context.Context, command, script string, keys, ar
 		if client.Nodes()[to] == nil { // GET follows the redirection, and the library then knows the node
 			client.Do(ctx, client.B().Get().Key(keys[0]).Build())
 		}
-		if node = client.Nodes()[to]; node == nil {
-			break
+		if node = client.Nodes()[to]; node == nil { // it has forgotten a node without slots again
+			node, asking = client, false
 		}
 	}
+	c.note(client, err)
 	return reply, acknowledged, err
 }
 
@@ -174,7 +204,9 @@ func (c *Rueidis) Do(ctx context.Context, args ...string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return result(client.Do(ctx, client.B().Arbitrary(args...).Build()))
+	reply, err := result(client.Do(ctx, client.B().Arbitrary(args...).Build()))
+	c.note(client, err)
+	return reply, err
 }
 
 // DoEach implements ClusterClient.
@@ -188,6 +220,7 @@ func (c *Rueidis) DoEach(ctx context.Context, args ...string) (replies []any, er
 	for _, node := range client.Nodes() { // one that hangs must not keep the others waiting
 		group.Go(func() {
 			r, failed := result(node.Do(ctx, node.B().Arbitrary(args...).Build()))
+			c.note(client, failed)
 			mu.Lock()
 			defer mu.Unlock()
 			if failed == nil {
@@ -215,6 +248,9 @@ func (c *Rueidis) IsCluster() bool {
 func (c *Rueidis) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.closed {
+		close(c.closing)
+	}
 	c.closed = true
 	if c.client != nil {
 		c.client.Close()

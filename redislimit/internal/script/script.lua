@@ -6,9 +6,8 @@
 --
 -- ARGV[2 + i] is the i-th request: three letters and six doubles.
 --   the operation: (s)pend, (c)heck, (r)efund, (u)ndo, rese(t), (h)old, (e)xtend a
---     hold, which never ends earlier then, (p)art, which spends what the bucket has
---     of its cost in whole tokens, or (d)ebt, which takes what the bucket has, up to
---     its cost, and admits nothing
+--     hold, which never ends earlier then, or (p)art, which spends what the bucket has
+--     of its cost in whole tokens
 --   the mode: 0, 1 or 2, as in package stint
 --   + if the group goes on with the next request, or -
 --   the time that the cost takes to come back, as seconds and nanoseconds
@@ -93,12 +92,6 @@ for i = from, #KEYS do
       local ls, ln = add(nows, nown, cs, cn)
       if ls < ts or ls == ts and ln < tn then ns, nn = sub(ts, tn, cs, cn) end
     end
-  elseif op == 'd' then
-    local ss, sn = add(ts, tn, cs, cn)
-    if full then ss, sn = add(nows, nown, cs, cn) end
-    local ms, mn = add(nows, nown, os, on)
-    if ms < ss or ms == ss and mn < sn then ss, sn = ms, mn end
-    if ts < ss or ts == ss and tn < sn then ns, nn, moves = ss, sn, true end
   elseif op == 'p' then
     local ss, sn = ts, tn
     if full then ss, sn = nows, nown end

@@ -226,23 +226,6 @@ func (s *Server) Call(ctx context.Context, batch []*Trip) error {
 	return nil
 }
 
-// Charge carries out trips in the background, although a Gate may be away. No caller
-// waits for a call, so it may take longer than Timeout. If one of several calls fails,
-// Charge makes no further ones.
-func (s *Server) Charge(trips []*Trip, patience time.Duration) {
-	finish(trips, ErrAway) // unless a call is made
-	Each(s, trips, func(t *Trip) string { return t.Requests[0].Key }, func(batch []*Trip) error {
-		finish(batch, nil)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		err := s.Call(ctx, batch)
-		if err != nil {
-			finish(batch, err)
-		}
-		return err
-	})
-}
-
 // run counts a trip, and runs a script with the time and the generation of the limits as
 // its first two arguments.
 func (s *Server) run(ctx context.Context, script Script, since *Since, keys, args []string, replicas int) (reply any,

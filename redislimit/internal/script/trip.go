@@ -13,6 +13,8 @@ type Trip struct {
 	Synced   bool       // wait for replicas
 	Gate     Gate
 	Begun    time.Time // when its caller's call began
+	Away     bool      // Options.Away decides in place of the server
+	At       time.Time // an instant just before that, by the clock of Options.Away
 
 	Allowed bool
 	Err     error // after an error other than stint.ErrNotDurable the answers mean nothing

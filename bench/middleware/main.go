@@ -1,0 +1,306 @@
+// Command middleware compares the HTTP middleware of stint with that of other
+// libraries: what a request costs, beside one without a limit.
+//
+//	go run ./middleware [-rounds 9] [-slice 20ms] [-results FILE]
+//
+// Each limits by the address of the peer, in memory, and sends the fields that it
+// sends by default. All get the same requests, without a network, and take turns;
+// a figure is the median of its rounds, and a run ends with an error if not all
+// requests were allowed, or denied. The state of a bucket changes with each
+// request, but the limit refills fast enough that its values come again, as those
+// of a limit do that most clients are far from.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/didip/tollbooth/v7"
+	tollboothlimiter "github.com/didip/tollbooth/v7/limiter"
+	"github.com/go-chi/httprate"
+	golimiter "github.com/sethvargo/go-limiter/httplimit"
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/memstore"
+	ulule "github.com/ulule/limiter/v3"
+	"github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
+
+	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/httplimit"
+)
+
+// perAddress is the limit of stint.
+const perAddress stint.Name = 1
+
+// A contestant makes middleware that admits n requests of an address in a period.
+type contestant struct {
+	name string
+	wrap func(n int, period time.Duration, next http.Handler) http.Handler
+}
+
+var contestants = []contestant{
+	{"the least", func(n int, period time.Duration, next http.Handler) http.Handler {
+		lim := newLimiter(n, period)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			addr, err := netip.ParseAddrPort(r.RemoteAddr)
+			must(err)
+			d, err := lim.Spend(perAddress.IP(addr.Addr()), 1)
+			must(err)
+			h := w.Header()
+			h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(d.Remaining, 10)}
+			h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(int64(d.ResetAfter/time.Second), 10)}
+			if !d.Allowed {
+				http.Error(w, "Too Many Requests", http.StatusTooManyRequests)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}},
+	{"stint", func(n int, period time.Duration, next http.Handler) http.Handler {
+		return httplimit.Middleware(newLimiter(n, period), nil, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(next)
+	}},
+	{"go-limiter", func(n int, period time.Duration, next http.Handler) http.Handler {
+		store, err := memorystore.New(&memorystore.Config{Tokens: uint64(n), Interval: period})
+		must(err)
+		m, err := golimiter.NewMiddleware(store, golimiter.IPKeyFunc())
+		must(err)
+		return m.Handle(next)
+	}},
+	{"httprate", func(n int, period time.Duration, next http.Handler) http.Handler {
+		return httprate.LimitBy(n, period, func(r *http.Request) (string, error) { // as its KeyByIP, which is deprecated
+			host, _, err := net.SplitHostPort(r.RemoteAddr)
+			return httprate.CanonicalizeIP(host), err
+		})(next)
+	}},
+	{"throttled", func(n int, period time.Duration, next http.Handler) http.Handler {
+		store, err := memstore.NewCtx(0) // with a bound it forgets denied addresses
+		must(err)
+		l, err := throttled.NewGCRARateLimiterCtx(store, throttled.RateQuota{
+			MaxRate: throttled.PerDuration(n, period), MaxBurst: n - 1})
+		must(err)
+		l.SetMaxCASAttemptsLimit(1000)
+		return (&throttled.HTTPRateLimiterCtx{RateLimiter: l, VaryBy: &throttled.VaryBy{RemoteAddr: true}}).RateLimit(next)
+	}},
+	{"ulule", func(n int, period time.Duration, next http.Handler) http.Handler {
+		return stdlib.NewMiddleware(ulule.New(ululememory.NewStore(), ulule.Rate{Period: period, Limit: int64(n)})).Handler(next)
+	}},
+	{"tollbooth", func(n int, period time.Duration, next http.Handler) http.Handler {
+		l := tollbooth.NewLimiter(float64(n)/period.Seconds(), &tollboothlimiter.ExpirableOptions{})
+		return tollbooth.LimitHandler(l.SetBurst(n).SetIPLookups([]string{"RemoteAddr"}), next)
+	}},
+}
+
+func newLimiter(n int, period time.Duration) *stint.Limiter {
+	limits, err := stint.NewLimits(stint.Names{perAddress: {
+		Label: "requests", IDs: stint.IPAddress, Limit: stint.Limit{Burst: int64(n), Count: int64(n), Period: period},
+	}})
+	must(err)
+	lim, err := stint.New(stint.NewMemStore(), limits, nil)
+	must(err)
+	return lim
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// discard is a ResponseWriter without a network.
+type discard struct {
+	header http.Header
+	status int
+}
+
+func (d *discard) Header() http.Header         { return d.header }
+func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d *discard) WriteHeader(status int)      { d.status = status }
+
+// A caller sends requests of random addresses, one after the other.
+type caller struct {
+	h         http.Handler
+	addresses []string
+	rng       *rand.Rand
+	r         *http.Request
+	w         discard
+	read      byte // so that the compiler does not leave out that run reads the addresses
+}
+
+func newCaller(h http.Handler, addresses []string, seed uint64) *caller {
+	r, err := http.NewRequest("GET", "http://example.com/", nil)
+	must(err)
+	return &caller{h: h, addresses: addresses, rng: rand.New(rand.NewPCG(seed, 1)), r: r, w: discard{header: make(http.Header)}}
+}
+
+func (c *caller) ask(address string) (status int) {
+	c.r.RemoteAddr, c.w.status = address, http.StatusOK
+	clear(c.w.header)
+	c.h.ServeHTTP(&c.w, c.r)
+	return c.w.status
+}
+
+// run asks for a while. It returns how many requests it sent, and how long they took
+// without the choice of their addresses. All must be answered with the status.
+//
+// A server has just written the address of a request. Here addresses lie in a long list,
+// so run reads each one before the requests whose time counts.
+func (c *caller) run(length time.Duration, want int) (n int, took time.Duration) {
+	var next [128]string
+	for begun := time.Now(); time.Since(begun) < length; n += len(next) {
+		for i := range next {
+			next[i] = c.addresses[c.rng.IntN(len(c.addresses))]
+			c.read += next[i][0]
+		}
+		asked := time.Now()
+		for _, address := range next {
+			if status := c.ask(address); status != want {
+				panic(fmt.Sprintf("%d, want %d", status, want))
+			}
+		}
+		took += time.Since(asked)
+	}
+	return n, took
+}
+
+// A turn is the result of one slice.
+type turn struct{ ns, allocs, bytes float64 }
+
+// measure lets callers ask for a while.
+func measure(callers []*caller, length time.Duration, want int) turn {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	counts, times := make([]int, len(callers)), make([]time.Duration, len(callers))
+	var all sync.WaitGroup
+	for i, c := range callers {
+		all.Go(func() { counts[i], times[i] = c.run(length, want) })
+	}
+	all.Wait()
+	runtime.ReadMemStats(&after)
+	n, took := 0.0, time.Duration(0)
+	for i := range callers {
+		n += float64(counts[i])
+		took += times[i]
+	}
+	return turn{float64(took) / n, float64(after.Mallocs-before.Mallocs) / n, float64(after.TotalAlloc-before.TotalAlloc) / n}
+}
+
+func median(turns []turn, of func(turn) float64) float64 {
+	var values []float64
+	for _, t := range turns {
+		values = append(values, of(t))
+	}
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// addressesOf returns the addresses of n peers, with ports.
+func addressesOf(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%d.%d.%d.%d:%d", 11+i>>24, i>>16&255, i>>8&255, i&255, 1024+i*7919%60000)
+	}
+	return all
+}
+
+func main() {
+	rounds := flag.Int("rounds", 9, "rounds of each cell")
+	length := flag.Duration("slice", 20*time.Millisecond, "how long a turn takes")
+	results := flag.String("results", "", "also write the table to this `file`")
+	only := flag.String("only", "", "names of `contestants`, with commas between them")
+	ids := flag.String("ids", "1000,1000000", "numbers of addresses")
+	flag.Parse()
+	var table strings.Builder
+	fmt.Fprintf(&table, "ns a request, in one goroutine's time (allocations, bytes); %s, %d rounds of %v\n\n", runtime.Version(), *rounds, *length)
+	fmt.Fprintf(&table, "| outcome | addresses | threads |")
+	var all []contestant
+	for _, c := range contestants {
+		if *only == "" || slices.Contains(strings.Split(*only, ","), c.name) {
+			all = append(all, c)
+			fmt.Fprintf(&table, " %s |", c.name)
+		}
+	}
+	fmt.Fprintf(&table, " fastest peer ÷ stint |\n|---|---|---|%s---|\n", strings.Repeat("---|", len(all)))
+	fmt.Print(table.String())
+	for _, allowed := range []bool{true, false} {
+		for _, text := range strings.Split(*ids, ",") {
+			n, err := strconv.Atoi(text)
+			must(err)
+			for _, row := range rows(all, allowed, n, *rounds, *length) {
+				fmt.Println(row)
+				fmt.Fprintln(&table, row)
+			}
+		}
+	}
+	if *results != "" {
+		must(os.WriteFile(*results, []byte(table.String()), 0o644))
+	}
+}
+
+// rows measures all contestants with one and two threads.
+func rows(all []contestant, allowed bool, n, rounds int, length time.Duration) (rows []string) {
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	addresses, want := addressesOf(n), http.StatusTooManyRequests
+	limit, period := 1, 24*time.Hour
+	if allowed {
+		limit, period, want = 100_000, time.Second, http.StatusOK
+		if n > 100_000 {
+			limit, period = 1000, time.Hour // nobody asks so often here
+		}
+	}
+	handlers := make([]http.Handler, len(all))
+	for i, c := range all {
+		handlers[i] = c.wrap(limit, period, next)
+		first := newCaller(handlers[i], nil, 1)
+		for _, address := range addresses {
+			first.ask(address) // spends the only token, if the rest is denied
+		}
+	}
+	runtime.GC()
+	for threads := 1; threads <= 2; threads++ {
+		turns := make([][]turn, len(all))
+		callers := make([][]*caller, len(all))
+		for i := range all {
+			for t := range threads {
+				callers[i] = append(callers[i], newCaller(handlers[i], addresses, uint64(t)))
+			}
+		}
+		for round := range rounds + 1 {
+			for i := range all {
+				if t := measure(callers[i], length, want); round > 0 {
+					turns[i] = append(turns[i], t)
+				}
+			}
+		}
+		outcome := "allowed"
+		if !allowed {
+			outcome = "denied"
+		}
+		row := fmt.Sprintf("| %s | %d | %d |", outcome, n, threads)
+		ours, fastest := 0.0, 0.0
+		for i, c := range all {
+			ns := median(turns[i], func(t turn) float64 { return t.ns })
+			row += fmt.Sprintf(" %.0f (%.0f, %.0f) |", ns, median(turns[i], func(t turn) float64 { return t.allocs }),
+				median(turns[i], func(t turn) float64 { return t.bytes }))
+			switch {
+			case c.name == "stint":
+				ours = ns
+			case c.name != "the least" && (fastest == 0 || ns < fastest):
+				fastest = ns
+			}
+		}
+		rows = append(rows, fmt.Sprintf("%s %.2f |", row, fastest/ours))
+	}
+	return rows
+}
