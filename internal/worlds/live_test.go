@@ -3,6 +3,7 @@ package worlds
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,7 +32,10 @@ func TestLive(t *testing.T) {
 	require.NoError(t, err)
 	live := int64(lives * perSecond)
 	before := liveheap.Bytes()
-	var half [2]struct{ heap, file int64 }
+	var thirds [3]struct {
+		file int64
+		heap []int64
+	}
 	for second := range seconds {
 		for i := range perSecond {
 			_, err := l.Spend(stint.Name(1).Key(fmt.Sprintf("client %d", second*perSecond+i)), 3)
@@ -42,11 +46,11 @@ func TestLive(t *testing.T) {
 		clock.Advance(time.Second)
 		info, err := os.Stat(path)
 		require.NoError(t, err)
-		h := &half[2*second/seconds]
-		h.file = max(h.file, info.Size())
-		if second > 2*lives && second%(seconds/10) == seconds/10-1 {
+		third := &thirds[3*second/seconds]
+		third.file = max(third.file, info.Size())
+		if second > 2*lives && second%(seconds/30) == seconds/30-1 {
 			heap := liveheap.Bytes() - before
-			h.heap = max(h.heap, heap)
+			third.heap = append(third.heap, heap)
 			t.Logf("second %d: %d KiB of memory, a file of %d KiB, %d buckets in memory and %d in the journal", second+1,
 				heap>>10, info.Size()>>10, l.Stats().Resident, l.Stats().File.Journaled)
 		}
@@ -57,10 +61,13 @@ func TestLive(t *testing.T) {
 	}
 	if testlength.Long {
 		const bucket = 55 // bytes in memory
-		require.Less(t, half[1].heap, 3*bucket*live+16*mib)
-		require.LessOrEqual(t, half[1].file, int64(32*mib))
-		require.LessOrEqual(t, half[1].file, half[0].file+4*mib, "it grows no more")
-		require.LessOrEqual(t, half[1].heap, half[0].heap+4*mib)
+		// Beside a checkpoint there are two indexes of the journal; the median is without.
+		median := func(heap []int64) int64 { return slices.Sorted(slices.Values(heap))[len(heap)/2] }
+		middle, last := thirds[1], thirds[2]
+		require.Less(t, slices.Max(last.heap), 3*bucket*live+16*mib)
+		require.LessOrEqual(t, last.file, int64(36*mib))
+		require.LessOrEqual(t, last.file, middle.file+4*mib, "it grows no more")
+		require.LessOrEqual(t, median(last.heap), median(middle.heap)+4*mib)
 	}
 	require.NoError(t, l.Close())
 }
