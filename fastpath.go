@@ -103,8 +103,8 @@ func (l *Limiter) fastPathGiven(a *ask, limit *Limit, d *Decision) fastAnswer {
 	return answer
 }
 
-// fastPathLocked has the lines of Rule.Spend and of Clock.Now, because a call takes 2 ns
-// of 80.
+// fastPathLocked has the lines of Rule.Spend, Clock.Now and Shard.SpendLocked, because a
+// call takes 2 ns of 80.
 func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 	s, now := a.shard, a.now
 	i, ok := s.Find(uint16(a.key.Name), a.key.ID, a.hash)
@@ -112,10 +112,9 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		return fastDeclined
 	}
 	r := s.UsableLocked(i)
-	if r == nil || !r.Limited() || !r.Rate.Admits(a.cost, a.leave) {
+	if r == nil || !r.Limited() {
 		return fastDeclined
 	}
-	level := r.Level.Or(gcra.Level(l.opts.Durability))
 	at := now
 	if r.Periods != nil {
 		if p := r.Periods.Last(); p.Contains(now) {
@@ -124,7 +123,11 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 			at = r.Periods.End(now)
 		}
 	}
-	next, wait := r.Rate.Spend(s.At(i).TAT(), at, a.cost, a.leave)
+	cost, leave := a.cost, a.leave
+	if !r.Rate.Admits(cost, leave) {
+		return fastDeclined
+	}
+	next, wait := r.Rate.Spend(s.At(i).TAT(), at, cost, leave)
 	answer := fastAllowed
 	if wait != 0 {
 		if at != now {
@@ -139,8 +142,11 @@ func (l *Limiter) fastPathLocked(a *ask, d *Decision) fastAnswer {
 		switch {
 		case wait != 0 || a.cost == 0:
 			s.Use(i)
-		case level < gcra.Leased:
-			s.SpendLocked(i, next, now)
+		case r.Level.Or(gcra.Level(l.opts.Durability)) < gcra.Leased:
+			s.DecidedLocked(now)
+			if !s.At(i).Rewrite(next) {
+				s.Write(i, next)
+			}
 		default: // at Synced no lease covers it
 			covered, late := l.cache.SpendLeasedLocked(s, i, a.hash, &r.Lease, next, now)
 			if !covered {

@@ -84,6 +84,16 @@ func (b Slot) TAT() int64 { return *(*int64)(b.at) }
 // SetTAT changes the TAT, and no flag.
 func (b Slot) SetTAT(tat int64) { *(*int64)(b.at) = tat }
 
+// Rewrite is Slots.Write for a bucket that the next flush visits anyway, and false for
+// another one.
+func (b Slot) Rewrite(tat int64) bool {
+	if b.Meta()&(Dirty|Used) != Dirty|Used {
+		return false
+	}
+	b.SetTAT(tat)
+	return true
+}
+
 // Meta returns name, length, flags and rule in one word.
 func (b Slot) Meta() uint64 { return *(*uint64)(unsafe.Add(b.at, slotMeta)) }
 

@@ -201,10 +201,9 @@ func (s *Slots) Remove(i uint32) {
 
 // Write gives a bucket a new TAT, which the store does not have.
 func (s *Slots) Write(i uint32, tat int64) {
-	b := s.At(i)
-	b.SetTAT(tat)
-	if m := b.Meta(); m&(Dirty|Used) != Dirty|Used {
-		b.setMeta(m | Used)
+	if b := s.At(i); !b.Rewrite(tat) {
+		b.SetTAT(tat)
+		b.Set(Used)
 		s.MarkDirty(i)
 	}
 }

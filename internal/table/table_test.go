@@ -94,6 +94,19 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// After Write a bucket is dirty and used, whatever it was before.
+func TestWrite(t *testing.T) {
+	for _, flags := range []uint64{0, Stored, Dirty, Used, Dirty | Used, Stored | Dirty | Used} {
+		r := newRig(0)
+		i := r.insert(key{1, "a"}, 7, flags)
+		r.Write(i, 8)
+		b := r.At(i)
+		require.Equal(t, flags|Dirty|Used, b.Meta()&(Stored|Dirty|Used), "%#x", flags)
+		require.Equal(t, 1, r.Dirty(), "%#x", flags)
+		require.Equal(t, map[key]int64{{1, "a"}: 8}, r.dirtyOf(false), "%#x", flags)
+	}
+}
+
 func TestNextDirty(t *testing.T) {
 	t.Run("more slots than groups", func(t *testing.T) {
 		r, want := newRig(0), make(map[key]int64)
