@@ -66,14 +66,14 @@ const (
 
 // writeFields sets the fields of the middleware's Headers, for the rules of all
 // middleware with the same Headers that a request has passed.
-func (m *middleware) writeFields(w http.ResponseWriter, p *pass) {
-	switch m.opts.Headers { // not with NoHeaders, because w.Header() costs net/http a copy
+func (m *middleware) writeFields(h http.Header, p *pass) {
+	switch m.opts.Headers {
 	case Standard:
-		m.writeStandard(w.Header(), p)
+		m.writeStandard(h, p)
 	case XRateLimit:
-		m.writeStrictest(w.Header(), p, &xRateLimitFields)
+		m.writeStrictest(h, p, &xRateLimitFields)
 	case Draft06:
-		m.writeStrictest(w.Header(), p, &draft06Fields)
+		m.writeStrictest(h, p, &draft06Fields)
 	}
 }
 

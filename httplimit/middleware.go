@@ -71,7 +71,6 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	p, d, err := m.door.Begin(r)
 	switch {
 	case err != nil:
-		forgetContent(w.Header())
 		problemOf(err).answer(w, r)
 		return
 	case p == nil:
@@ -81,7 +80,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	defer p.Leave()
 	switch {
 	case d.Allowed && !p.InContext():
-		m.writeFields(w, p)
+		m.writeFields(w.Header(), p)
 		next.ServeHTTP(w, r)
 		return
 	case !d.Allowed && m.opts.Denied == nil:
@@ -98,7 +97,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.deny(w, inner, p, d)
 		return
 	}
-	m.writeFields(w, p)
+	m.writeFields(w.Header(), p)
 	m.await(sw, inner, next)
 }
 

@@ -54,19 +54,20 @@ func problemOf(err error) *problem {
 
 // deny answers a request that a rule has denied, with the fields of its limits.
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, p *pass, d stint.Decision) {
+	h := w.Header()
 	if m.opts.Denied == nil {
-		forgetContent(w.Header())
+		forgetContent(h)
 	}
-	m.writeFields(w, p)
+	m.writeFields(h, p)
 	says := toldOf(p, d.RetryAfter)
 	if says.retryAfter != nil {
-		w.Header()["Retry-After"] = says.retryAfter
+		h["Retry-After"] = says.retryAfter
 	}
 	if m.opts.Denied != nil {
 		m.opts.Denied(w, r, d)
 		return
 	}
-	answer(w, r, http.StatusTooManyRequests, says.detail, says.json)
+	answer(w, h, r, http.StatusTooManyRequests, says.detail, says.json)
 }
 
 // denial is what a denied request is told: the answer depends on nothing else.
@@ -169,12 +170,13 @@ func forgetContent(h http.Header) {
 }
 
 func (p *problem) answer(w http.ResponseWriter, r *http.Request) {
-	answer(w, r, p.status, []byte(p.detail), p.json)
+	h := w.Header()
+	forgetContent(h)
+	answer(w, h, r, p.status, []byte(p.detail), p.json)
 }
 
-// answer writes a problem as JSON, HTML or text, as the client prefers.
-func answer(w http.ResponseWriter, r *http.Request, status int, detail, json []byte) {
-	h := w.Header()
+// answer writes a problem as JSON, HTML or text, as the client prefers. h is w.Header().
+func answer(w http.ResponseWriter, h http.Header, r *http.Request, status int, detail, json []byte) {
 	title, kind, body := http.StatusText(status), problemType, json
 	switch preferred(r.Header["Accept"]) {
 	case "text/html":

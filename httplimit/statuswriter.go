@@ -30,7 +30,7 @@ func (w *statusWriter) choose(status int) {
 	if !w.chosen.Load() {
 		w.once.Do(func() {
 			if w.pass.End(status) {
-				w.by.writeFields(w.ResponseWriter, w.pass)
+				w.by.writeFields(w.Header(), w.pass)
 			}
 			w.chosen.Store(true)
 		})

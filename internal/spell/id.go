@@ -42,6 +42,9 @@ var Single = NewFormat("single", func(id string) (string, error) { return id, ni
 // Canonical returns f.Canonical(id) if that has a valid length. Its error wraps
 // ErrInvalidID, even if f's error does not.
 func Canonical(f Format, id string) (string, error) {
+	if f, ok := f.(*format); ok { // it has looked at the length
+		return f.Canonical(id)
+	}
 	canonical, err := f.Canonical(id)
 	if err != nil && errors.Is(err, ErrInvalidID) {
 		return "", err
@@ -118,22 +121,30 @@ func IsIPv4(id string) bool {
 // LeadingIPv4 returns the length of the IPv4 address at the beginning of a text, in the
 // spelling of netip, or 0 if there is none.
 func LeadingIPv4(text string) int {
-	i, dots, digits, n := 0, 0, 0, 0
-	for ; i < len(text); i++ {
-		c := text[i]
-		if c == '.' && digits > 0 && dots < 3 {
-			dots, digits, n = dots+1, 0, 0
-			continue
+	i := 0
+	for octet := 1; ; octet++ {
+		begin, n := i, 0
+		for ; i < len(text); i++ {
+			digit := int(text[i]) - '0'
+			if digit < 0 || digit > 9 {
+				break
+			}
+			if n = 10*n + digit; n > 255 {
+				return 0
+			}
+			if n == 0 { // no digit follows a leading zero
+				i++
+				break
+			}
 		}
-		if c < '0' || c > '9' || digits > 0 && n == 0 {
-			break
-		}
-		if digits, n = digits+1, 10*n+int(c-'0'); n > 255 {
+		switch {
+		case i == begin:
+			return 0
+		case octet == 4:
+			return i
+		case i == len(text) || text[i] != '.':
 			return 0
 		}
+		i++
 	}
-	if dots < 3 || digits == 0 {
-		return 0
-	}
-	return i
 }
