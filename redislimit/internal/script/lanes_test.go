@@ -33,6 +33,13 @@ func (c *slowClient) Eval(_ context.Context, _, _ string, keys, _ []string) (any
 	return "1 0" + strings.Repeat(" 1 1 0 0 0 0 0", len(keys)), nil
 }
 
+// noted returns the keys of each call so far.
+func (c *slowClient) noted() [][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.calls)
+}
+
 // gate is a Gate of a server that may be away.
 type gate struct{ away atomic.Bool }
 
@@ -87,7 +94,7 @@ func TestLanes(t *testing.T) {
 			synctest.Wait()
 			b.Pace = 0 // the pause is over
 			require.NoError(t, b.run("second", 0))
-			require.Equal(t, []string{"first", "second"}, b.client.calls[MinCalls])
+			require.Equal(t, []string{"first", "second"}, b.client.noted()[MinCalls])
 		})
 	})
 	t.Run("two gates", func(t *testing.T) {
@@ -96,7 +103,7 @@ func TestLanes(t *testing.T) {
 			synctest.Wait()
 			b.gate = new(gate)
 			require.NoError(t, b.run("second", 0))
-			require.ElementsMatch(t, [][]string{{"first"}, {"second"}}, b.client.calls[MinCalls:])
+			require.ElementsMatch(t, [][]string{{"first"}, {"second"}}, b.client.noted()[MinCalls:])
 		})
 	})
 	t.Run("away", func(t *testing.T) {
@@ -111,7 +118,7 @@ func TestLanes(t *testing.T) {
 		whileBusy(t, 40*time.Millisecond, func(t *testing.T, b *busy) {
 			time.AfterFunc(20*time.Millisecond, func() { b.gate.away.Store(true) })
 			require.ErrorIs(t, b.run("b", 0), ErrNotYet)
-			require.Len(t, b.client.calls, MinCalls)
+			require.Len(t, b.client.noted(), MinCalls)
 		})
 	})
 	t.Run("refused and late", func(t *testing.T) {
@@ -124,7 +131,7 @@ func TestLanes(t *testing.T) {
 			require.ErrorIs(t, b.run("second", 0), ErrBusy)
 			synctest.Wait()
 			require.ErrorIs(t, other, ErrBusy)
-			require.Len(t, b.client.calls, MinCalls+1, "there is no time for a call of each")
+			require.Len(t, b.client.noted(), MinCalls+1, "there is no time for a call of each")
 		})
 	})
 	t.Run("idle slot", func(t *testing.T) {
