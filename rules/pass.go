@@ -30,6 +30,7 @@ type Pass[R Request, O any] struct {
 	kept    bool          // it has become a context, so Begin does not use it again
 	shared  bool          // its decisions may change while it is kept
 	room    [1]part[R, O] // saves an allocation
+	_       [64]byte      // no two passes share a cache line, because different processors write them
 }
 
 // Context returns the context of the handler: with it, Settle and Decisions find
