@@ -1,14 +1,14 @@
 // Command middleware compares the HTTP middleware of stint with that of other
 // libraries: what a request costs, beside one without a limit.
 //
-//	go run ./middleware [-rounds 9] [-slice 20ms] [-results FILE]
+//	go run ./middleware [-rounds 9] [-turn 100ms] [-results FILE]
 //
 // Each limits by the address of the peer, in memory, and sends the fields that it
-// sends by default. All get the same requests, without a network, and take turns;
-// a figure is the median of its rounds, and a run ends with an error if not all
-// requests were allowed, or denied. The state of a bucket changes with each
-// request, but the limit refills fast enough that its values come again, as those
-// of a limit do that most clients are far from.
+// sends by default. All get the same requests, without a network. Each runs in a
+// process of its own, and they take turns: a figure is the median of its rounds. A
+// run ends with an error if not all requests were allowed, or denied. The state of a
+// bucket changes with each request, but the limit refills fast enough that its values
+// come again, as those of a limit do that most clients are far from.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -52,7 +53,7 @@ type contestant struct {
 
 var contestants = []contestant{
 	{"the least", func(n int, period time.Duration, next http.Handler) http.Handler {
-		lim := newLimiter(n, period)
+		lim := inMemory(n, period)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			addr, err := netip.ParseAddrPort(r.RemoteAddr)
 			must(err)
@@ -69,7 +70,10 @@ var contestants = []contestant{
 		})
 	}},
 	{"stint", func(n int, period time.Duration, next http.Handler) http.Handler {
-		return httplimit.Middleware(newLimiter(n, period), nil, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(next)
+		return byAddress(inMemory(n, period), next)
+	}},
+	{"stint flushed", func(n int, period time.Duration, next http.Handler) http.Handler {
+		return byAddress(inFile(n, period), next)
 	}},
 	{"go-limiter", func(n int, period time.Duration, next http.Handler) http.Handler {
 		store, err := memorystore.New(&memorystore.Config{Tokens: uint64(n), Interval: period})
@@ -102,14 +106,31 @@ var contestants = []contestant{
 	}},
 }
 
-func newLimiter(n int, period time.Duration) *stint.Limiter {
+func byAddress(lim *stint.Limiter, next http.Handler) http.Handler {
+	return httplimit.Middleware(lim, nil, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(next)
+}
+
+// inMemory returns a Limiter that saves nothing before Close, as the peers.
+func inMemory(n int, period time.Duration) *stint.Limiter {
+	lim, err := stint.New(stint.NewMemStore(), limitsOf(n, period), &stint.Options{Durability: stint.Memory})
+	must(err)
+	return lim
+}
+
+// inFile returns a Limiter that saves each second, to a file in the folder of temporary
+// ones.
+func inFile(n int, period time.Duration) *stint.Limiter {
+	lim, err := stint.Open(filepath.Join(os.TempDir(), "limits.db"), limitsOf(n, period), nil)
+	must(err)
+	return lim
+}
+
+func limitsOf(n int, period time.Duration) *stint.Limits {
 	limits, err := stint.NewLimits(stint.Names{perAddress: {
 		Label: "requests", IDs: stint.IPAddress, Limit: stint.Limit{Burst: int64(n), Count: int64(n), Period: period},
 	}})
 	must(err)
-	lim, err := stint.New(stint.NewMemStore(), limits, nil)
-	must(err)
-	return lim
+	return limits
 }
 
 func must(err error) {
@@ -151,17 +172,29 @@ func (c *caller) ask(address string) (status int) {
 	return c.w.status
 }
 
+// newCallers returns n callers whose objects share no cache line. In a server the objects
+// of a request come from memory of the processor that serves it; objects that are made
+// one after the other by one goroutine lie side by side. So only each 64th caller is used.
+func newCallers(n int, h http.Handler, addresses []string) (callers []*caller) {
+	for i := range 64 * n {
+		if c := newCaller(h, addresses, uint64(i)); i%64 == 0 {
+			callers = append(callers, c)
+		}
+	}
+	return callers
+}
+
 // run asks for a while. It returns how many requests it sent, and how long they took
 // without the choice of their addresses. All must be answered with the status.
 //
 // A server has just written the address of a request. Here addresses lie in a long list,
-// so run reads each one before the requests whose time counts.
+// so run reads both ends of each one before the requests whose time counts.
 func (c *caller) run(length time.Duration, want int) (n int, took time.Duration) {
 	var next [128]string
 	for begun := time.Now(); time.Since(begun) < length; n += len(next) {
 		for i := range next {
 			next[i] = c.addresses[c.rng.IntN(len(c.addresses))]
-			c.read += next[i][0]
+			c.read += next[i][0] + next[i][len(next[i])-1]
 		}
 		asked := time.Now()
 		for _, address := range next {
@@ -174,17 +207,49 @@ func (c *caller) run(length time.Duration, want int) (n int, took time.Duration)
 	return n, took
 }
 
-// A turn is the result of one slice.
+// A server is a contestant with its limit and the addresses that it knows.
+type server struct {
+	handler   http.Handler
+	addresses []string
+	status    int               // of every answer
+	callers   map[int][]*caller // by their number
+}
+
+// newServer returns a server to which each of n addresses has sent one request.
+func newServer(c contestant, allowed bool, n int) *server {
+	limit, period, status := 1, 24*time.Hour, http.StatusTooManyRequests
+	if allowed {
+		limit, period, status = 100_000, time.Second, http.StatusOK
+		if n > 100_000 {
+			limit, period = 1000, 24*time.Hour // so slow that no bucket becomes full, because a full one is forgotten
+		}
+	}
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	s := &server{c.wrap(limit, period, next), addressesOf(n), status, make(map[int][]*caller)}
+	first := newCaller(s.handler, nil, 1)
+	for _, address := range s.addresses {
+		first.ask(address) // spends the only token, if the rest is denied
+	}
+	runtime.GC()
+	return s
+}
+
+// A turn is what a server's requests cost for a while.
 type turn struct{ ns, allocs, bytes float64 }
 
-// measure lets callers ask for a while.
-func measure(callers []*caller, length time.Duration, want int) turn {
+// turn lets callers ask for a while.
+func (s *server) turn(threads int, length time.Duration) turn {
+	callers := s.callers[threads]
+	if callers == nil {
+		callers = newCallers(threads, s.handler, s.addresses)
+		s.callers[threads] = callers
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	counts, times := make([]int, len(callers)), make([]time.Duration, len(callers))
+	counts, times := make([]int, threads), make([]time.Duration, threads)
 	var all sync.WaitGroup
 	for i, c := range callers {
-		all.Go(func() { counts[i], times[i] = c.run(length, want) })
+		all.Go(func() { counts[i], times[i] = c.run(length, s.status) })
 	}
 	all.Wait()
 	runtime.ReadMemStats(&after)
@@ -215,12 +280,16 @@ func addressesOf(n int) []string {
 }
 
 func main() {
-	rounds := flag.Int("rounds", 9, "rounds of each cell")
-	length := flag.Duration("slice", 20*time.Millisecond, "how long a turn takes")
+	rounds := flag.Int("rounds", 9, "rounds of each row")
+	length := flag.Duration("turn", 100*time.Millisecond, "how long a turn takes")
 	results := flag.String("results", "", "also write the table to this `file`")
 	only := flag.String("only", "", "names of `contestants`, with commas between them")
 	ids := flag.String("ids", "1000,1000000", "numbers of addresses")
 	flag.Parse()
+	if flag.Arg(0) == childArg {
+		serveTurns(flag.Args()[1:])
+		return
+	}
 	var table strings.Builder
 	fmt.Fprintf(&table, "ns a request, in one goroutine's time (allocations, bytes); %s, %d rounds of %v\n\n", runtime.Version(), *rounds, *length)
 	fmt.Fprintf(&table, "| outcome | addresses | threads |")
@@ -233,11 +302,11 @@ func main() {
 	}
 	fmt.Fprintf(&table, " fastest peer ÷ stint |\n|---|---|---|%s---|\n", strings.Repeat("---|", len(all)))
 	fmt.Print(table.String())
-	for _, allowed := range []bool{true, false} {
+	for _, outcome := range []string{"allowed", "denied"} {
 		for _, text := range strings.Split(*ids, ",") {
 			n, err := strconv.Atoi(text)
 			must(err)
-			for _, row := range rows(all, allowed, n, *rounds, *length) {
+			for _, row := range rows(all, outcome, n, *rounds, *length) {
 				fmt.Println(row)
 				fmt.Fprintln(&table, row)
 			}
@@ -249,43 +318,20 @@ func main() {
 }
 
 // rows measures all contestants with one and two threads.
-func rows(all []contestant, allowed bool, n, rounds int, length time.Duration) (rows []string) {
-	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	addresses, want := addressesOf(n), http.StatusTooManyRequests
-	limit, period := 1, 24*time.Hour
-	if allowed {
-		limit, period, want = 100_000, time.Second, http.StatusOK
-		if n > 100_000 {
-			limit, period = 1000, time.Hour // nobody asks so often here
-		}
-	}
-	handlers := make([]http.Handler, len(all))
+func rows(all []contestant, outcome string, n, rounds int, length time.Duration) (rows []string) {
+	children := make([]*child, len(all))
 	for i, c := range all {
-		handlers[i] = c.wrap(limit, period, next)
-		first := newCaller(handlers[i], nil, 1)
-		for _, address := range addresses {
-			first.ask(address) // spends the only token, if the rest is denied
-		}
+		children[i] = startChild(c.name, outcome, n)
+		defer children[i].end()
 	}
-	runtime.GC()
 	for threads := 1; threads <= 2; threads++ {
 		turns := make([][]turn, len(all))
-		callers := make([][]*caller, len(all))
-		for i := range all {
-			for t := range threads {
-				callers[i] = append(callers[i], newCaller(handlers[i], addresses, uint64(t)))
-			}
-		}
 		for round := range rounds + 1 {
-			for i := range all {
-				if t := measure(callers[i], length, want); round > 0 {
+			for i, c := range children {
+				if t := c.turn(threads, length); round > 0 {
 					turns[i] = append(turns[i], t)
 				}
 			}
-		}
-		outcome := "allowed"
-		if !allowed {
-			outcome = "denied"
 		}
 		row := fmt.Sprintf("| %s | %d | %d |", outcome, n, threads)
 		ours, fastest := 0.0, 0.0
@@ -296,7 +342,7 @@ func rows(all []contestant, allowed bool, n, rounds int, length time.Duration) (
 			switch {
 			case c.name == "stint":
 				ours = ns
-			case c.name != "the least" && (fastest == 0 || ns < fastest):
+			case !strings.HasPrefix(c.name, "stint") && c.name != "the least" && (fastest == 0 || ns < fastest):
 				fastest = ns
 			}
 		}

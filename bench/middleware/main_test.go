@@ -6,10 +6,12 @@ import (
 )
 
 // Each middleware admits all requests, or denies them, as its limit says.
-func TestRows(t *testing.T) {
+func TestServers(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
-		for _, row := range rows(contestants, allowed, 20, 1, time.Millisecond) {
-			t.Log(row)
+		t.Setenv("TMPDIR", t.TempDir())
+		for _, c := range contestants {
+			s := newServer(c, allowed, 20)
+			t.Log(c.name, s.turn(1, time.Millisecond), s.turn(2, time.Millisecond))
 		}
 	}
 }
