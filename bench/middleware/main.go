@@ -6,9 +6,12 @@
 // Each limits by the address of the peer, in memory, and sends the fields that it
 // sends by default. All get the same requests, without a network. Each runs in a
 // process of its own, and they take turns: a figure is the median of its rounds. A
-// run ends with an error if not all requests were allowed, or denied. The state of a
-// bucket changes with each request, but the limit refills fast enough that its values
-// come again, as those of a limit do that most clients are far from.
+// run ends with an error if not all requests were allowed, or denied.
+//
+// The state of a bucket changes with each request. A limit of a few addresses refills
+// fast enough that its values come again, as those of a limit do that most clients are
+// far from. That of many refills so slowly that no bucket becomes full, because a full
+// one is forgotten.
 package main
 
 import (
@@ -221,7 +224,7 @@ func newServer(c contestant, allowed bool, n int) *server {
 	if allowed {
 		limit, period, status = 100_000, time.Second, http.StatusOK
 		if n > 100_000 {
-			limit, period = 1000, 24*time.Hour // so slow that no bucket becomes full, because a full one is forgotten
+			limit, period = 1000, 24*time.Hour
 		}
 	}
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
