@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"runtime"
 	"time"
+
+	"github.com/stint-go/stint/bench/turns"
 )
 
 // computeArg makes a process of this program compute until its parent ends it.
@@ -82,7 +84,7 @@ func compute(processes int) (end func() error, err error) {
 	}
 	for range processes {
 		c := exec.Command(exe, computeArg)
-		c.SysProcAttr = dieWithParent()
+		c.SysProcAttr = turns.DieWithParent()
 		if err := c.Start(); err != nil {
 			return nil, errors.Join(err, end())
 		}

@@ -1,27 +1,17 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"github.com/stint-go/stint/bench/turns"
 )
-
-// Each contestant runs in its own process, with its own heap. The process is
-// this program again, and gets orders over a pipe. It is stopped, with
-// everything that it does in the background, while another contestant is
-// measured.
-
-const childArg = "a-child-of-the-benchmark"
 
 var errSkip = errors.New("not here")
 
@@ -62,50 +52,22 @@ type reply struct {
 }
 
 type child struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	enc *json.Encoder
-	dec *json.Decoder
-	dir string
+	process *turns.Process
+	dir     string
 }
 
 // startChild starts a child, with an empty folder for its files.
 func startChild(dir string) (*child, error) {
-	exe, err := os.Executable()
+	p, err := turns.Start(dir)
 	if err != nil {
 		return nil, err
 	}
-	if dir, err = os.MkdirTemp(dir, "c"); err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(exe, childArg)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = dieWithParent()
-	cmd.SysProcAttr.Setpgid = true
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	return &child{cmd, in, json.NewEncoder(in), json.NewDecoder(out), dir}, nil
+	return &child{p, p.Dir}, nil
 }
 
-// do wakes the child, sends it an order, and stops it after the reply.
 func (c *child) do(o order) (r reply, err error) {
-	if err := syscall.Kill(-c.cmd.Process.Pid, syscall.SIGCONT); err != nil {
-		return r, err
-	}
 	o.Config.Dir = c.dir
-	if err := c.enc.Encode(o); err != nil {
-		return r, err
-	}
-	if err := c.dec.Decode(&r); err != nil {
+	if err := c.process.Ask(o, &r); err != nil {
 		return r, fmt.Errorf("%s, %s: the process ended: %w", o.Contestant, o.Do, err)
 	}
 	switch {
@@ -114,34 +76,19 @@ func (c *child) do(o order) (r reply, err error) {
 	case r.Err != "":
 		return r, fmt.Errorf("%s, %s: %s", o.Contestant, o.Do, r.Err)
 	}
-	return r, syscall.Kill(-c.cmd.Process.Pid, syscall.SIGSTOP)
-}
-
-// end ends the child, and removes its files.
-func (c *child) end() {
-	c.in.Close()
-	syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
-	c.cmd.Wait()
-	os.RemoveAll(c.dir)
+	return r, nil
 }
 
 // childMain carries out orders until there are no more.
 func childMain() {
-	enc, dec := json.NewEncoder(os.Stdout), json.NewDecoder(os.Stdin)
 	var w worker
-	for {
-		var o order
-		if dec.Decode(&o) != nil {
-			return
-		}
+	turns.Serve(func(o order) reply {
 		r, err := w.carryOut(o)
 		if err != nil {
 			r.Err, r.Skip = err.Error(), errors.Is(err, errSkip)
 		}
-		if enc.Encode(r) != nil {
-			return
-		}
-	}
+		return r
+	})
 }
 
 // A worker is the child's side: it opens a decider and carries out orders.

@@ -156,11 +156,7 @@ func (b *bench) doIn(dir string, o order) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	own := c.dir
-	defer func() {
-		c.dir = own
-		c.end()
-	}()
+	defer c.process.End()
 	c.dir = dir
 	return c.do(o)
 }

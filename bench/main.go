@@ -22,6 +22,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/stint-go/stint/bench/turns"
 )
 
 // bench is one run of the program.
@@ -53,7 +55,7 @@ var tables = []struct {
 
 func main() {
 	runtime.LockOSThread() // children end with the thread that started them
-	if len(os.Args) > 1 && os.Args[1] == childArg {
+	if _, ok := turns.Args(); ok {
 		childMain()
 		return
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/stint-go/stint/bench/turns"
 )
 
 var (
@@ -40,7 +42,7 @@ func openRedis(fsync string) func(Config) (Decider, error) {
 				"--appendonly", "yes", "--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0"),
 			limit: redis_rate.Limit{Rate: 1, Burst: int(cfg.Burst), Period: cfg.Interval},
 		}
-		d.server.SysProcAttr = dieWithParent()
+		d.server.SysProcAttr = turns.DieWithParent()
 		if err := d.server.Start(); err != nil {
 			return nil, err
 		}

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stint-go/stint"
 	"github.com/stint-go/stint/redislimit"
+
+	"github.com/stint-go/stint/bench/turns"
 )
 
 // BenchmarkShared compares redislimit with redis_rate on one server:
@@ -116,7 +118,7 @@ func startShared(b *testing.B) (addr string) {
 	ln.Close()
 	_, port, _ := net.SplitHostPort(addr)
 	server := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", b.TempDir())
-	server.SysProcAttr = dieWithParent()
+	server.SysProcAttr = turns.DieWithParent()
 	out, err := server.StdoutPipe()
 	must(err)
 	must(server.Start())

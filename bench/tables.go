@@ -143,7 +143,7 @@ func (t *team) do(name string, o order) (reply, bool) {
 	if err != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		c.end()
+		c.process.End()
 		delete(t.members, name)
 		if errors.Is(err, errSkip) {
 			t.b.skipped[name] = err.Error()
@@ -172,7 +172,7 @@ func (b *bench) failedFor(name string) (why string, ok bool) {
 // disband ends the children, and returns what went wrong.
 func (t *team) disband() error {
 	for _, c := range t.members {
-		c.end()
+		c.process.End()
 	}
 	return errors.Join(t.errs...)
 }

@@ -42,6 +42,7 @@ import (
 	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
 
 	"github.com/stint-go/stint"
+	"github.com/stint-go/stint/bench/turns"
 	"github.com/stint-go/stint/httplimit"
 )
 
@@ -113,17 +114,18 @@ func byAddress(lim *stint.Limiter, next http.Handler) http.Handler {
 	return httplimit.Middleware(lim, nil, httplimit.Rule{Key: httplimit.ByIP(perAddress)})(next)
 }
 
-// inMemory returns a Limiter that saves nothing before Close, as the peers.
+// inMemory returns a Limiter that saves nothing before Close, like the peers.
 func inMemory(n int, period time.Duration) *stint.Limiter {
 	lim, err := stint.New(stint.NewMemStore(), limitsOf(n, period), &stint.Options{Durability: stint.Memory})
 	must(err)
 	return lim
 }
 
-// inFile returns a Limiter that saves each second, to a file in the folder of temporary
-// ones.
+// inFile returns a Limiter that saves each second, to a file in a temporary folder.
 func inFile(n int, period time.Duration) *stint.Limiter {
-	lim, err := stint.Open(filepath.Join(os.TempDir(), "limits.db"), limitsOf(n, period), nil)
+	dir, err := os.MkdirTemp("", "middleware")
+	must(err)
+	lim, err := stint.Open(filepath.Join(dir, "limits.db"), limitsOf(n, period), nil)
 	must(err)
 	return lim
 }
@@ -238,7 +240,7 @@ func newServer(c contestant, allowed bool, n int) *server {
 }
 
 // A turn is what a server's requests cost for a while.
-type turn struct{ ns, allocs, bytes float64 }
+type turn struct{ NS, Allocs, Bytes float64 }
 
 // turn lets callers ask for a while.
 func (s *server) turn(threads int, length time.Duration) turn {
@@ -261,12 +263,15 @@ func (s *server) turn(threads int, length time.Duration) turn {
 		n += float64(counts[i])
 		took += times[i]
 	}
+	if n == 0 {
+		return turn{}
+	}
 	return turn{float64(took) / n, float64(after.Mallocs-before.Mallocs) / n, float64(after.TotalAlloc-before.TotalAlloc) / n}
 }
 
-func median(turns []turn, of func(turn) float64) float64 {
+func median(all []turn, of func(turn) float64) float64 {
 	var values []float64
-	for _, t := range turns {
+	for _, t := range all {
 		values = append(values, of(t))
 	}
 	slices.Sort(values)
@@ -283,16 +288,17 @@ func addressesOf(n int) []string {
 }
 
 func main() {
+	if args, ok := turns.Args(); ok {
+		serve(args)
+		return
+	}
+	runtime.LockOSThread() // contestants end with the thread that started them
 	rounds := flag.Int("rounds", 9, "rounds of each row")
 	length := flag.Duration("turn", 100*time.Millisecond, "how long a turn takes")
 	results := flag.String("results", "", "also write the table to this `file`")
 	only := flag.String("only", "", "names of `contestants`, with commas between them")
 	ids := flag.String("ids", "1000,1000000", "numbers of addresses")
 	flag.Parse()
-	if flag.Arg(0) == childArg {
-		serveTurns(flag.Args()[1:])
-		return
-	}
 	var table strings.Builder
 	fmt.Fprintf(&table, "ns a request, in one goroutine's time (allocations, bytes); %s, %d rounds of %v\n\n", runtime.Version(), *rounds, *length)
 	fmt.Fprintf(&table, "| outcome | addresses | threads |")
@@ -322,26 +328,28 @@ func main() {
 
 // rows measures all contestants with one and two threads.
 func rows(all []contestant, outcome string, n, rounds int, length time.Duration) (rows []string) {
-	children := make([]*child, len(all))
+	processes := make([]*turns.Process, len(all))
 	for i, c := range all {
-		children[i] = startChild(c.name, outcome, n)
-		defer children[i].end()
+		processes[i] = start(c.name, outcome, n)
+		defer processes[i].End()
 	}
 	for threads := 1; threads <= 2; threads++ {
-		turns := make([][]turn, len(all))
+		measured := make([][]turn, len(all))
 		for round := range rounds + 1 {
-			for i, c := range children {
-				if t := c.turn(threads, length); round > 0 {
-					turns[i] = append(turns[i], t)
+			for i, p := range processes {
+				var t turn
+				must(p.Ask(order{threads, length}, &t))
+				if round > 0 {
+					measured[i] = append(measured[i], t)
 				}
 			}
 		}
 		row := fmt.Sprintf("| %s | %d | %d |", outcome, n, threads)
 		ours, fastest := 0.0, 0.0
 		for i, c := range all {
-			ns := median(turns[i], func(t turn) float64 { return t.ns })
-			row += fmt.Sprintf(" %.0f (%.0f, %.0f) |", ns, median(turns[i], func(t turn) float64 { return t.allocs }),
-				median(turns[i], func(t turn) float64 { return t.bytes }))
+			ns := median(measured[i], func(t turn) float64 { return t.NS })
+			row += fmt.Sprintf(" %.0f (%.0f, %.0f) |", ns, median(measured[i], func(t turn) float64 { return t.Allocs }),
+				median(measured[i], func(t turn) float64 { return t.Bytes }))
 			switch {
 			case c.name == "stint":
 				ours = ns

@@ -1,17 +1,26 @@
 package main
 
 import (
+	"os"
 	"testing"
 	"time"
+
+	"github.com/stint-go/stint/bench/turns"
 )
 
+func TestMain(m *testing.M) {
+	if args, ok := turns.Args(); ok {
+		serve(args)
+		return
+	}
+	os.Exit(m.Run())
+}
+
 // Each middleware admits all requests, or denies them, as its limit says.
-func TestServers(t *testing.T) {
-	for _, allowed := range []bool{true, false} {
-		t.Setenv("TMPDIR", t.TempDir())
-		for _, c := range contestants {
-			s := newServer(c, allowed, 20)
-			t.Log(c.name, s.turn(1, time.Millisecond), s.turn(2, time.Millisecond))
+func TestRows(t *testing.T) {
+	for _, outcome := range []string{"allowed", "denied"} {
+		for _, row := range rows(contestants, outcome, 20, 1, time.Millisecond) {
+			t.Log(row)
 		}
 	}
 }
