@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -89,6 +90,19 @@ func TestRecord(t *testing.T) {
 	}
 	require.Greater(t, n, uint64(2))
 	require.Equal(t, many, got)
+}
+
+// Short and long records have the same checksum, CRC-32C of the number and the entries.
+func TestRecordSum(t *testing.T) {
+	entries := make([]byte, 300)
+	for i := range entries {
+		entries[i] = byte(i * i)
+	}
+	for size := range len(entries) {
+		whole := append(BigEndian(7), entries[:size]...)
+		want := crc32.Checksum(whole, crc32.MakeTable(crc32.Castagnoli))
+		require.Equal(t, want, recordSum(7, entries[:size]), "%d bytes", size)
+	}
 }
 
 // A record with a flipped bit, in itself or in its number, yields no entry.
