@@ -45,21 +45,11 @@ var commands = map[string]func() *cobra.Command{
 }
 
 // newRoot returns the command with all others below it. If the arguments begin with the
-// name of one, it has only that one, because making all of them takes longer than a
-// decision. man needs them all.
+// name of one, it has only that one, and no help of its own, because making all of that
+// takes longer than a decision. man needs it all.
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "stint",
-		Short: "Durable rate limits in one file",
-		Long: `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
-limit, and maintain the file. An error is one line on stderr. If you can do something about it, the line
-says what. The output has no colors.
-
-` + console.ExitStatusTable(),
-		Example: `  stint allow --limit 3/1m alice    # may alice do it again? 3 a minute at most
-  stint list                        # who has spent what?
-  stint replay --limit 20/1m --by ip access.log`,
-		Version:       thisBuild().String(),
+		Use:           "stint",
 		RunE:          needCommand,
 		Args:          noArgs,
 		SilenceErrors: true,
@@ -77,6 +67,16 @@ says what. The output has no colors.
 		root.AddCommand(commands[args[0]]())
 		root.CompletionOptions.DisableDefaultCmd = true
 	} else {
+		root.Version = thisBuild().String()
+		root.Short = "Durable rate limits in one file"
+		root.Long = `Durable rate limits in one file: look at them, change them, run commands within a limit, choose a
+limit, and maintain the file. An error is one line on stderr. If you can do something about it, the line
+says what. The output has no colors.
+
+` + console.ExitStatusTable()
+		root.Example = `  stint allow --limit 3/1m alice    # may alice do it again? 3 a minute at most
+  stint list                        # who has spent what?
+  stint replay --limit 20/1m --by ip access.log`
 		for _, command := range commands {
 			root.AddCommand(command())
 		}
