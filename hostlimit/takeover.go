@@ -111,7 +111,7 @@ func (l *Limiter) try() (*backend, error) {
 	}
 	served := !isStale(err)
 	o := l.opts.LimiterOptions
-	o.LockTimeout = time.Millisecond
+	o.LockTimeout = 1 // one try
 	o.ErrorIfNotExists = o.ErrorIfNotExists || served
 	own := l.limits.Load()
 	limiter, openErr := stint.Open(l.place.file, own.limits, &o) // steps open, link, open file, lock file, check file

@@ -55,8 +55,9 @@ type File struct {
 }
 
 const (
-	lockRetry = 10 * time.Millisecond
-	allocSize = 1 << 20 // step by which a file grows; bbolt's is 16 MiB
+	lockRetry = 2 * time.Millisecond
+	boltRetry = 50 * time.Millisecond // bbolt's own: it gives up so much before its timeout
+	allocSize = 1 << 20               // step by which a file grows; bbolt's is 16 MiB
 )
 
 // Open opens a file that is there. The errors are ErrLocked, ErrCorrupt,
@@ -66,19 +67,20 @@ func Open(path string, o Options) (*File, error) {
 	if f.fs == nil {
 		f.fs = OS()
 	}
-	err := f.guard(func() error {
-		m, err := f.inspect(o)
+	err := f.guard(func() (err error) {
+		var m bboltpage.Meta
+		if o.ReadOnly || !locksTwice {
+			m, err = f.inspect(o)
+		}
+		if err == nil && !o.ReadOnly {
+			m, err = f.openToWrite(o.LockTimeout)
+		}
 		if err != nil {
 			return err
 		}
-		if !o.ReadOnly {
-			b := f.boltOptions(o.LockTimeout)
-			b.OpenFile = f.openFile
-			f.DB, err = bolt.Open(path, 0o600, b)
-		}
 		f.size.Store(int64(m.Pages) * bboltpage.Size)
 		f.Check = bboltpage.NewChecker(f.file, path, m)
-		return err
+		return nil
 	})
 	if err == nil {
 		f.DB.AllocSize = allocSize
@@ -95,7 +97,7 @@ func Open(path string, o Options) (*File, error) {
 // file.
 func openError(path string, lockTimeout time.Duration, err error) error {
 	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
+	case errors.Is(err, ErrLocked), errors.Is(err, bolterrors.ErrTimeout):
 		return fmt.Errorf("%w: %s: still in use by another process or store after %v", ErrLocked, path, lockTimeout)
 	case errors.Is(err, format.ErrCorrupt), errors.Is(err, format.ErrFormat):
 		return err
@@ -125,14 +127,13 @@ func (f *File) Explain(err error) error {
 	return err
 }
 
-// inspect checks the pages that Open trusts. It opens the file read-only, with
+// inspect checks the pages that bolt.Open trusts. It opens the file read-only, with
 // bbolt's lock, because another process might be writing. With o.ReadOnly the
 // file stays open.
 func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 	b := f.boltOptions(o.LockTimeout)
 	b.ReadOnly = true // then bbolt does not read the list of free pages
 	b.InitialMmapSize = 0
-	b.OpenFile = f.openFile
 	db, err := bolt.Open(f.Path, 0o600, b)
 	if err != nil {
 		return m, err
@@ -147,13 +148,37 @@ func (f *File) inspect(o Options) (m bboltpage.Meta, err error) {
 	return m, errors.Join(err, db.Close())
 }
 
-// openFile is os.OpenFile for bbolt, except that it never makes a file.
-func (f *File) openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
-	file, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
+// openToWrite opens the file, and checks the pages that bolt.Open trusts when it has the
+// lock, so no other process changes them in between. Where openFile cannot take the lock,
+// it checks them again, because inspect gave up its lock.
+func (f *File) openToWrite(timeout time.Duration) (m bboltpage.Meta, err error) {
+	b := f.boltOptions(timeout)
+	open := b.OpenFile
+	b.OpenFile = func(path string, flag int, mode os.FileMode) (file *os.File, err error) {
+		if file, err = open(path, flag, mode); err == nil && locksTwice {
+			m, err = bboltpage.CheckFile(file)
+		}
+		return file, err // after an error bbolt closes it
+	}
+	if f.DB, err = bolt.Open(f.Path, 0o600, b); err == nil && !locksTwice {
+		if m, err = bboltpage.CheckFile(f.file); err != nil {
+			f.DB.Close()
+		}
+	}
+	return m, err
+}
+
+// openFile is os.OpenFile for bbolt, except that it never makes a file. It takes bbolt's
+// lock before bbolt does, which then has it already, unless a handle cannot take it twice.
+func (f *File) openFile(path string, flag int, lockTimeout time.Duration) (*os.File, error) {
+	file, err := os.OpenFile(path, flag&^os.O_CREATE, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := bboltpage.CheckMagic(file); err != nil {
+	if err = bboltpage.CheckMagic(file); err == nil && locksTwice {
+		err = lock(file, flag&os.O_RDWR != 0, lockTimeout)
+	}
+	if err != nil {
 		file.Close()
 		return nil, err
 	}
@@ -201,11 +226,14 @@ func (f *File) BuildUpon() error {
 
 func (f *File) boltOptions(lockTimeout time.Duration) *bolt.Options {
 	b := &bolt.Options{
-		Timeout:      lockTimeout,            // 0 would wait for ever
-		FreelistType: bolt.FreelistArrayType, // the map breaks up the rows of pages that the list needs
+		Timeout:      lockTimeout + boltRetry - lockRetry, // one try if it is shorter than lockRetry
+		FreelistType: bolt.FreelistArrayType,              // the map breaks up the rows of pages that the list needs
 		NoStatistics: true,
 		PageSize:     bboltpage.Size,
 		NoSync:       f.fs.NoSync,
+		OpenFile: func(path string, flag int, _ os.FileMode) (*os.File, error) {
+			return f.openFile(path, flag, lockTimeout)
+		},
 		// NoFreelistSync stays off. With it a bad page is a panic in a goroutine of
 		// bbolt's, from which guard cannot recover.
 	}

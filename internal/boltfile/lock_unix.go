@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 )
 
 const noFollow = syscall.O_NOFOLLOW // open no file that a link leads to
@@ -15,9 +16,27 @@ const noFollow = syscall.O_NOFOLLOW // open no file that a link leads to
 // because a mapping of the file would keep the lock.
 func unlock(f *os.File) { syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
 
-// lock takes the lock that bbolt takes, if it is free.
-func lock(f *os.File) bool {
-	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+// locksTwice reports whether a handle that has bbolt's lock can take it again.
+const locksTwice = true
+
+// lock takes the lock that bbolt takes, which readers share. If another handle has it
+// for all of timeout, the error is ErrLocked.
+func lock(f *os.File, exclusive bool, timeout time.Duration) error {
+	how := syscall.LOCK_SH | syscall.LOCK_NB
+	if exclusive {
+		how = syscall.LOCK_EX | syscall.LOCK_NB
+	}
+	for begun := time.Now(); ; {
+		err := syscall.Flock(int(f.Fd()), how)
+		left := timeout - time.Since(begun)
+		switch {
+		case err != syscall.EWOULDBLOCK:
+			return os.NewSyscallError("flock", err)
+		case left <= 0:
+			return ErrLocked
+		}
+		time.Sleep(min(left, lockRetry))
+	}
 }
 
 // keepOwner gives a file the owner and the group of another file. If this

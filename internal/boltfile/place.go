@@ -68,10 +68,10 @@ func SetAside(path, to string, found os.FileInfo,
 			return false, err
 		}
 		defer file.Close()
-		for begun := time.Now(); !lock(file); time.Sleep(lockRetry) {
-			if time.Since(begun) > lockTimeout {
-				return false, fmt.Errorf("%w: still in use by another process or store after %v", ErrLocked, lockTimeout)
-			}
+		if err := lock(file, true, lockTimeout); errors.Is(err, ErrLocked) {
+			return false, fmt.Errorf("%w: still in use by another process or store after %v", err, lockTimeout)
+		} else if err != nil {
+			return false, err
 		}
 	}
 	if there, err := os.Stat(path); err != nil || !os.SameFile(found, there) {
@@ -89,9 +89,11 @@ func Lock(path string) (unlock func(), err error) {
 		return func() {}, err
 	}
 	mine, err := file.Stat()
-	locked := err == nil && lock(file)
+	if err == nil {
+		err = lock(file, true, 0)
+	}
 	there, _ := os.Lstat(path)
-	if !locked || !os.SameFile(mine, there) { // the other process may have removed it just before it was locked here
+	if err != nil || !os.SameFile(mine, there) { // the other process may have removed it just before it was locked here
 		file.Close()
 		return func() {}, cmp.Or(err, ErrLocked)
 	}

@@ -45,13 +45,13 @@ func (f *File) Reach(to Access) (*Source, error) {
 		return nil, err
 	}
 	deadline, once := time.Now().Add(f.LockTimeout), *f
-	for patience := time.Millisecond; ; patience = 50 * time.Millisecond {
+	for patience := time.Duration(1); ; patience = 50 * time.Millisecond { // the first is one try
 		select {
 		case <-f.Stop:
 			return nil, console.ErrInterrupted
 		default:
 		}
-		once.LockTimeout = max(time.Millisecond, min(patience, time.Until(deadline)))
+		once.LockTimeout = max(1, min(patience, time.Until(deadline)))
 		store, err := once.Open(to)
 		if err == nil {
 			return &Source{Store: store, Labels: store.Labels()}, nil
