@@ -210,6 +210,15 @@ func (l *Limiter) Limits() *Limits { return l.limits.Load() }
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() Durability { return l.opts.Durability }
 
+// Prefetch asks the processor for the memory of a bucket, and does not wait for it. If the
+// buckets fill more than the processor's caches, a decision on the key a few tens of
+// nanoseconds later is faster. Nothing else changes.
+func (l *Limiter) Prefetch(key Key) {
+	if len(key.ID) <= maxIDLen {
+		l.cache.Prefetch(uint16(key.Name), key.ID)
+	}
+}
+
 // Now returns the time by the Limiter's clock. Holds end by that clock.
 func (l *Limiter) Now() time.Time { return time.Unix(0, l.clock.Now()) }
 

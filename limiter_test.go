@@ -517,6 +517,28 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
+// Prefetch changes nothing, whatever the key is.
+func TestPrefetch(t *testing.T) {
+	r := newRig(t)
+	keys := []Key{perID.Key("a"), perID.Key("never seen"), everyone.Key(""), nobody.Key("a"), {},
+		perID.Key(strings.Repeat("x", maxIDLen)), perID.Key(strings.Repeat("x", maxIDLen+1))}
+	prefetch := func() {
+		for _, key := range keys {
+			r.Prefetch(key)
+		}
+	}
+	prefetch()
+	r.spend(perID.Key("a"), 2)
+	r.disk.fail(errDisk) // it reads nothing
+	before := r.Stats()
+	prefetch()
+	require.Equal(t, before, r.Stats())
+	require.EqualValues(t, 3, r.bucket(perID.Key("a")).Remaining)
+	r.disk.fail(nil)
+	require.NoError(t, r.Close())
+	prefetch()
+}
+
 func TestStats(t *testing.T) {
 	r := newRig(t)
 	a := perID.Key("a")

@@ -64,6 +64,7 @@ type Observer[R Request] struct {
 // A Door holds requests to rules. Any number of goroutines may use it.
 type Door[R Request, O any] struct {
 	lim    stint.Decider
+	local  *stint.Limiter // lim, if its buckets are in this process, or nil
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
 	spares sync.Pool        // of *Pass, so that a request allocates nothing
@@ -83,6 +84,7 @@ func New[R Request, O any](lim stint.Decider, opts *Options[R], rules ...Rule[R,
 		panic("rules: New: no limiter")
 	}
 	d := &Door[R, O]{lim: lim}
+	d.local, _ = lim.(*stint.Limiter)
 	if opts != nil {
 		d.opts = *opts
 	}
@@ -170,6 +172,9 @@ func (d *Door[R, O]) newPass() *Pass[R, O] {
 func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string, err error) {
 	if key, err = ru.Key(*r); err != nil {
 		return key, "", err
+	}
+	if d.local != nil {
+		d.local.Prefetch(key) // the memory comes while the pass is made
 	}
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
 	return canonical(d.lim.Limits(), key, onUnix)

@@ -67,6 +67,14 @@ func (t *directory) Shard(name uint16, id string) (*Shard, uint64) {
 	return &(*shards)[h>>t.shift], h
 }
 
+// Prefetch fetches the slots of a bucket, if there are any of its class.
+func (t *directory) Prefetch(name uint16, id string) {
+	if shards := t.classes[table.ClassOf(id)].Load(); shards != nil {
+		h := table.Hash(t.seed, name, id)
+		(*shards)[h>>t.shift].Prefetch(h)
+	}
+}
+
 func (t *directory) shardOf(key Key) (*Shard, uint64) { return t.Shard(key.Name, key.ID) }
 
 func (t *directory) makeClass(class uint8) *[]Shard {
