@@ -16,6 +16,9 @@ import (
 // methods are those of a Limiter. Each makes one Call.
 type methods struct{ l *Limiter }
 
+// Prefetch does nothing: the memory is another process's, or nobody's.
+func (m methods) Prefetch(stint.Key) {}
+
 // Allow is stint.Limiter.Allow.
 func (m methods) Allow(key stint.Key) bool {
 	d, err := m.Spend(key, 1)

@@ -89,6 +89,7 @@ type spender interface {
 	Check(key stint.Key, cost int64) (stint.Decision, error)
 	Do(ctx context.Context, reqs []stint.Request, ds []stint.Decision) (stint.Decision, error)
 	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
+	Prefetch(key stint.Key)
 }
 
 // put replaces the backend. b is nil if there is none now.
@@ -180,6 +181,10 @@ func (l *Limiter) Limits() *stint.Limits { return l.limits.Load().limits }
 
 // Durability returns the level of limits that name none.
 func (l *Limiter) Durability() stint.Durability { return l.opts.LimiterOptions.Durability }
+
+// Prefetch is stint.Limiter.Prefetch. A guest's does nothing, because the owner has the
+// buckets.
+func (l *Limiter) Prefetch(key stint.Key) { (*l.front.Load()).Prefetch(key) }
 
 // SetLimits puts other limits of this process in force, as
 // stint.Limiter.SetLimits does. Other processes keep theirs. In a guest the

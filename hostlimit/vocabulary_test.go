@@ -51,6 +51,7 @@ type vocabulary interface {
 	Snapshot(w io.Writer) (int64, error)
 	Number(label string) (stint.Name, error)
 	Allow(key stint.Key) bool
+	Prefetch(key stint.Key)
 	SpendAll(reqs ...stint.Request) (stint.Decision, error)
 	DoEach(ctx context.Context, reqs []stint.Request, ds []stint.Decision) error
 	Reserve(req stint.Request) (stint.Reservation, error)
@@ -110,6 +111,10 @@ func TestSameAnswers(t *testing.T) {
 			add(fmt.Sprintf("%s of key %d (Name %d)", name, i, key.Name), func(l vocabulary) (any, error) { return do(l, key) })
 		}
 	}
+	forKeys("Prefetch", func(l vocabulary, key stint.Key) (any, error) {
+		l.Prefetch(key)
+		return l.Stats().Limits, nil
+	})
 	forKeys("Allow", func(l vocabulary, key stint.Key) (any, error) { return l.Allow(key), nil })
 	for _, cost := range []int64{0, 1, 3, -1, 1000} {
 		spend := fmt.Sprint(cost)

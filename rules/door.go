@@ -64,12 +64,15 @@ type Observer[R Request] struct {
 // A Door holds requests to rules. Any number of goroutines may use it.
 type Door[R Request, O any] struct {
 	lim    stint.Decider
-	local  *stint.Limiter // lim, if its buckets are in this process, or nil
+	memory prefetcher // lim, if its buckets may be in this process, or nil
 	opts   Options[R]
 	rules  []doorRule[R, O] // Shadow rules last
 	spares sync.Pool        // of *Pass, so that a request allocates nothing
 	spare  atomic.Bool      // spares is not empty; a look into an empty one takes 50 ns
 }
+
+// prefetcher is a *stint.Limiter or a *hostlimit.Limiter.
+type prefetcher interface{ Prefetch(key stint.Key) }
 
 type doorRule[R Request, O any] struct {
 	Rule[R, O]
@@ -84,7 +87,7 @@ func New[R Request, O any](lim stint.Decider, opts *Options[R], rules ...Rule[R,
 		panic("rules: New: no limiter")
 	}
 	d := &Door[R, O]{lim: lim}
-	d.local, _ = lim.(*stint.Limiter)
+	d.memory, _ = lim.(prefetcher)
 	if opts != nil {
 		d.opts = *opts
 	}
@@ -173,8 +176,8 @@ func (d *Door[R, O]) key(ru *doorRule[R, O], r *R) (key stint.Key, label string,
 	if key, err = ru.Key(*r); err != nil {
 		return key, "", err
 	}
-	if d.local != nil {
-		d.local.Prefetch(key) // the memory comes while the pass is made
+	if d.memory != nil {
+		d.memory.Prefetch(key) // the memory comes while the pass is made
 	}
 	onUnix := key.ID == Unix && d.opts.OnUnix != nil && d.opts.OnUnix(*r) // asked only for such an id, because it costs a walk
 	return canonical(d.lim.Limits(), key, onUnix)
