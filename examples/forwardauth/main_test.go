@@ -77,14 +77,15 @@ func asks(t *testing.T, command []string, files []string, replacements map[strin
 	dir := t.TempDir()
 	address, http2 = subprocess.FreeAddress(t), subprocess.FreeAddress(t)
 	named := strings.NewReplacer("DIR", dir, "ADDRESS", address, "HTTP2", http2)
+	var pairs []string
+	for old, replacement := range replacements {
+		pairs = append(pairs, old, named.Replace(replacement))
+	}
+	edit := strings.NewReplacer(pairs...) // all at once: 127.0.0.1:3000 begins 127.0.0.1:30009, too
 	for _, name := range files {
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
-		conf := string(text)
-		for old, replacement := range replacements {
-			conf = strings.Replace(conf, old, named.Replace(replacement), 1)
-		}
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(conf), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(edit.Replace(string(text))), 0o600))
 	}
 	cmd := exec.Command(program, strings.Fields(named.Replace(strings.Join(command[1:], " ")))...)
 	cmd.Dir, cmd.Stderr = dir, os.Stderr

@@ -35,6 +35,7 @@ func behindNginx(t *testing.T) {
 	server := start(t, "-file", newFile(t), "-limits", limitsFile(t, 1), "-trust", "127.0.0.0/8")
 	address, dir := subprocess.FreeAddress(t), t.TempDir()
 	conf := read(t, "nginx.conf")
+	var pairs []string
 	for old, replacement := range map[string]string{
 		"listen 80;":            "listen " + address + ";",
 		"http://127.0.0.1:8080": server.url,
@@ -42,8 +43,9 @@ func behindNginx(t *testing.T) {
 		"http {":                "http { access_log off;" + tempPaths(dir),
 	} {
 		require.Equal(t, 1, strings.Count(conf, old), old)
-		conf = strings.Replace(conf, old, replacement, 1)
+		pairs = append(pairs, old, replacement)
 	}
+	conf = strings.NewReplacer(pairs...).Replace(conf) // all at once, because a new address may begin as an old one
 	path := filepath.Join(dir, "nginx.conf")
 	require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
 	cmd := exec.Command(nginx, "-p", dir, "-c", path)
