@@ -69,9 +69,9 @@ func (a *part[R, O]) enter(ctx context.Context, lim stint.Decider) bool {
 	of := bucket{lim, a.RuleKey}
 	var state Running
 	if a.bound.Shadow {
-		a.place, state = inFlight.force(of)
+		a.place, state = inFlight().force(of)
 	} else {
-		a.place, state = inFlight.enter(ctx, of, bound{
+		a.place, state = inFlight().enter(ctx, of, bound{
 			most: a.InFlight.Limit, wait: a.bound.InFlightWait, queue: a.bound.InFlightQueue})
 	}
 	a.InFlight.Running = state.Running

@@ -12,8 +12,9 @@ import (
 )
 
 // inFlight has the requests that run in this process, over all doors: HTTP and
-// gRPC servers with the same Limiter count together.
-var inFlight = newPlaces()
+// gRPC servers with the same Limiter count together. It is made for the first rule that
+// counts them.
+var inFlight = sync.OnceValue(newPlaces)
 
 // bucket is a key of inFlight: two Limiters may have the same stint.Key.
 type bucket struct {
@@ -190,7 +191,7 @@ type Running struct {
 
 // InFlightOf yields the keys of a Limiter whose requests have places in flight, in
 // no particular order: of all doors in this process.
-func InFlightOf(lim stint.Decider) iter.Seq[Running] { return inFlight.of(lim) }
+func InFlightOf(lim stint.Decider) iter.Seq[Running] { return inFlight().of(lim) }
 
 func (t *places) of(lim stint.Decider) iter.Seq[Running] {
 	return func(yield func(Running) bool) {
