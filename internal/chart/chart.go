@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	_ "embed"
-	"encoding/xml"
 	"fmt"
+	"html"
 	"iter"
 	"math"
 	"slices"
@@ -142,11 +142,8 @@ func (c *Chart) SVG() []byte {
 	return b.Bytes()
 }
 
-func escaped(s string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a Builder does not fail
-	return b.String()
-}
+// escaped returns a text for XML, in which control characters are visible.
+func escaped(s string) string { return html.EscapeString(display.Visible(s)) }
 
 // axis is from 0 to last, with a mark at each step.
 type axis struct{ step, last float64 }

@@ -14,7 +14,7 @@ import (
 type logFormat struct {
 	name  string
 	about string
-	line  func() *regexp.Regexp // of the lines
+	line  string // a regular expression of the lines, if cut needs one
 	cut   func(line *regexp.Regexp) (*record, cut)
 }
 
@@ -27,27 +27,27 @@ const someTime = `[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}(?: - |[ T])[0-9:.,]{8,}(?:Z| 
 // lines as any other is recognized. The regular expressions follow the manuals.
 // A line without the address, if the group is optional, is no request.
 var formats = []logFormat{
-	{"access", "Common or Combined Log Format, also with the server before it", lazily(""), named(access, accessFields...)},
-	{"json", "an object in each line", lazily(""), named(jsonLine)},
-	{"w3c", "IIS, CloudFront", lazily(""), named(w3c)},
-	{"alb", "AWS load balancers", lazily(`^(?:https?|h2|grpcs?|wss?) (?P<time>\S+Z) \S+ (?P<ip>\S+):[0-9]+ ` +
-		`\S+ \S+ \S+ \S+ (?P<status>\S+) \S+ \S+ \S+ "(?P<method>\S+) (?:\w+://[^/ ]*)?(?P<path>[^ ?]*)`), groups},
-	{"apache-error", "Apache's error log", lazily(`^\[(?P<time>\w{3} \w{3} [0-9 ]{2} [0-9:.]+ [0-9]{4})\] (?:.*?\[(?:client|remote) (?P<ip>\S+)\])?`), groups},
-	{"envoy", "Envoy's default", lazily(`^\[(?P<time>[^\]]+Z)\] "(?P<method>\S+) (?P<path>[^ ?]*)[^"]*" (?P<status>[0-9]+) ` +
-		`.*? [0-9]+ [0-9]+ [0-9]+ \S+ "(?P<ip>[^"]+)"`), groups},
-	{"fail2ban", "fail2ban.log: what it found", lazily(`^(?P<time>[0-9-]{10} [0-9:,]+) fail2ban\.\w+ *\[[0-9]+\]: ` +
-		`\w+ +(?:\[(?P<jail>[^\]]+)\] Found (?P<ip>\S+))?`), groups},
-	{"haproxy", "HAProxy's httplog", lazily(`(?P<ip>[0-9A-Fa-f.:]+):[0-9]+ \[(?P<time>[0-9]{2}/\w{3}/[0-9:.]+)\] ` +
-		`\S+ \S+/\S+ [-+/0-9]+ (?P<status>\S+) .*?"(?P<method>\S+) (?P<path>[^ ?]*)`), groups},
+	{"access", "Common or Combined Log Format, also with the server before it", "", accessLines},
+	{"json", "an object in each line", "", jsonLines},
+	{"w3c", "IIS, CloudFront", "", w3cLines},
+	{"alb", "AWS load balancers", `^(?:https?|h2|grpcs?|wss?) (?P<time>\S+Z) \S+ (?P<ip>\S+):[0-9]+ ` +
+		`\S+ \S+ \S+ \S+ (?P<status>\S+) \S+ \S+ \S+ "(?P<method>\S+) (?:\w+://[^/ ]*)?(?P<path>[^ ?]*)`, groups},
+	{"apache-error", "Apache's error log", `^\[(?P<time>\w{3} \w{3} [0-9 ]{2} [0-9:.]+ [0-9]{4})\] (?:.*?\[(?:client|remote) (?P<ip>\S+)\])?`, groups},
+	{"envoy", "Envoy's default", `^\[(?P<time>[^\]]+Z)\] "(?P<method>\S+) (?P<path>[^ ?]*)[^"]*" (?P<status>[0-9]+) ` +
+		`.*? [0-9]+ [0-9]+ [0-9]+ \S+ "(?P<ip>[^"]+)"`, groups},
+	{"fail2ban", "fail2ban.log: what it found", `^(?P<time>[0-9-]{10} [0-9:,]+) fail2ban\.\w+ *\[[0-9]+\]: ` +
+		`\w+ +(?:\[(?P<jail>[^\]]+)\] Found (?P<ip>\S+))?`, groups},
+	{"haproxy", "HAProxy's httplog", `(?P<ip>[0-9A-Fa-f.:]+):[0-9]+ \[(?P<time>[0-9]{2}/\w{3}/[0-9:.]+)\] ` +
+		`\S+ \S+/\S+ [-+/0-9]+ (?P<status>\S+) .*?"(?P<method>\S+) (?P<path>[^ ?]*)`, groups},
 	{"nginx-error", "nginx's error log: what limit_req and limit_conn denied or delayed",
-		lazily(`^(?P<time>[0-9/]{10} [0-9:]{8}) \[\w+\] [0-9#]+: (?:\*[0-9]+ (?:limiting|delaying) .*?client: (?P<ip>[^,]+)` +
-			`(?:, server: [^,]*)?(?:, request: "(?P<method>\S+) (?P<path>[^ ?"]*))?)?`), groups},
-	{"s3", "access logs of S3", lazily(`^\S+ (?P<bucket>\S+) \[(?P<time>[^\]]+)\] (?P<ip>\S+) (?P<user>\S+) \S+ ` +
-		`(?P<operation>[A-Z][\w.]+) (?P<path>\S+) `), groups},
-	{"logfmt", "KEY=VALUE pairs", lazily(""), named(logfmt)},
-	{"syslog", `rsyslog, syslogd, RFC 5424, journalctl; ip is the address after the last "from"`, lazily(""), syslog},
+		`^(?P<time>[0-9/]{10} [0-9:]{8}) \[\w+\] [0-9#]+: (?:\*[0-9]+ (?:limiting|delaying) .*?client: (?P<ip>[^,]+)` +
+			`(?:, server: [^,]*)?(?:, request: "(?P<method>\S+) (?P<path>[^ ?"]*))?)?`, groups},
+	{"s3", "access logs of S3", `^\S+ (?P<bucket>\S+) \[(?P<time>[^\]]+)\] (?P<ip>\S+) (?P<user>\S+) \S+ ` +
+		`(?P<operation>[A-Z][\w.]+) (?P<path>\S+) `, groups},
+	{"logfmt", "KEY=VALUE pairs", "", logfmtLines},
+	{"syslog", `rsyslog, syslogd, RFC 5424, journalctl; ip is the address after the last "from"`, "", syslog},
 	{"text", `lines that begin with a time; ip is the address after the last "from", or the first one`,
-		lazily(`^(?:[A-Z]+ +)?\[?(?:[A-Z]+\] *)?\[?(?P<time>` + someTime + `)[\]\s](?P<ip>.*)`), addressed},
+		`^(?:[A-Z]+ +)?\[?(?:[A-Z]+\] *)?\[?(?P<time>` + someTime + `)[\]\s](?P<ip>.*)`, addressed},
 }
 
 // FormatNames returns the names of the formats.
@@ -67,13 +67,14 @@ func AboutFormats() string {
 	return b.String()
 }
 
-// named is for a cut that needs no regular expression.
-func named(c cut, names ...string) func(*regexp.Regexp) (*record, cut) {
-	return func(*regexp.Regexp) (*record, cut) { return &record{names: names}, c }
-}
+// The formats whose lines need no regular expression.
+func accessLines(*regexp.Regexp) (*record, cut) { return &record{names: accessFields}, access }
+func jsonLines(*regexp.Regexp) (*record, cut)   { return new(record), jsonLine }
+func w3cLines(*regexp.Regexp) (*record, cut)    { return new(record), w3c }
+func logfmtLines(*regexp.Regexp) (*record, cut) { return new(record), logfmt }
 
 // begin returns the record and the cut of a log's lines.
-func (f *logFormat) begin() (*record, cut) { return f.cut(f.line()) }
+func (f *logFormat) begin() (*record, cut) { return f.cut(regexp.MustCompile(f.line)) }
 
 // recognize returns the format of the first lines of a log, or nil.
 func recognize(lines [][]byte) *logFormat {
