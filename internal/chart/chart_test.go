@@ -18,3 +18,8 @@ func TestAxes(t *testing.T) {
 		assert.GreaterOrEqual(t, len(marks), min(3, int(span)+1), "%v: %v", time.Duration(span), step)
 	}
 }
+
+// A name with any character makes a picture that is XML.
+func TestEscaped(t *testing.T) {
+	assert.Equal(t, `&lt;a&gt; &amp; &#34;b&#34;\x01\n`, escaped("<a> & \"b\"\x01\n"))
+}
