@@ -1,6 +1,7 @@
 package caddylimit_test
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/base64"
@@ -204,11 +205,24 @@ func (s *site) reload(config string) (status int, says string) {
 	return res.StatusCode, string(body)
 }
 
-// reloads asks Caddy to take another Caddyfile, which it must do.
+// reloads asks Caddy to take another Caddyfile, which it must do. Caddy answers while the
+// server of the configuration before still takes a request or two. So reloads waits until
+// that one has closed a connection, which it does after it has closed its listener. Nothing
+// is spent on the connection: net/http answers OPTIONS * by itself.
 func (s *site) reloads(caddyfile string) {
 	s.t.Helper()
+	before, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	require.NoError(s.t, err)
+	defer before.Close()
+	_, err = before.Write([]byte("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n"))
+	require.NoError(s.t, err)
+	answers := bufio.NewReader(before)
+	_, err = http.ReadResponse(answers, nil)
+	require.NoError(s.t, err)
 	status, says := s.reload(caddyfile)
 	require.Equal(s.t, 200, status, says)
+	_, err = answers.ReadByte()
+	require.Error(s.t, err, "it is closed")
 }
 
 // allOf returns the lines of a site with one zone for all requests.
