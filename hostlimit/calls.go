@@ -16,7 +16,7 @@ import (
 // methods are those of a Limiter. Each makes one Call.
 type methods struct{ l *Limiter }
 
-// Prefetch does nothing: the memory is another process's, or nobody's.
+// Prefetch does nothing, because this process does not have the buckets.
 func (m methods) Prefetch(stint.Key) {}
 
 // Allow is stint.Limiter.Allow.

@@ -12,7 +12,7 @@ const noFollow = 0
 // unlock does nothing: a lock that is not flock's ends when the file is closed.
 func unlock(*os.File) {}
 
-// locksTwice is false: on Windows, a handle that has bbolt's lock would wait for itself.
+// locksTwice is false: on Windows, a handle that has bbolt's lock cannot take it again.
 const locksTwice = false
 
 // lock does nothing: stint has no lock of its own here.
