@@ -71,25 +71,26 @@ func TestEnterEnds(t *testing.T) {
 		table := newPlaces()
 		running, _ := table.force(one)
 		ctx, cancel := context.WithCancel(t.Context())
-		results := make(chan *entry, 3)
-		enter := func(ctx context.Context, b bound) {
+		enter := func(ctx context.Context, b bound) (result chan *entry) {
+			result = make(chan *entry)
 			go func() {
 				place, _ := table.enter(ctx, one, b)
-				results <- place
+				result <- place
 			}()
 			synctest.Wait()
+			return result
 		}
-		enter(ctx, bound{most: 1, wait: time.Hour, queue: 3})
-		enter(t.Context(), bound{most: 1, wait: time.Minute, queue: 3})
-		enter(t.Context(), bound{most: 2, wait: time.Hour, queue: 3})
+		canceled := enter(ctx, bound{most: 1, wait: time.Hour, queue: 3})
+		late := enter(t.Context(), bound{most: 1, wait: time.Minute, queue: 3})
+		behind := enter(t.Context(), bound{most: 2, wait: time.Hour, queue: 3})
 		none, state := table.enter(t.Context(), one, bound{most: 2, wait: time.Hour, queue: 3})
 		require.Nil(t, none, "three wait already")
 		require.Equal(t, Running{one.key, 1, 3}, state)
 
 		cancel()
-		require.Nil(t, <-results)
-		require.Nil(t, <-results, "after a minute")
-		last := <-results
+		require.Nil(t, <-canceled)
+		require.Nil(t, <-late, "after a minute")
+		last := <-behind
 		require.NotNil(t, last, "the last one may enter beside one that runs")
 		last.leave()
 		running.leave()
