@@ -153,6 +153,40 @@ func TestBackUnderLoad(t *testing.T) {
 	}
 }
 
+// Outages begin and end at any time of a call. Each call is decided, by the server
+// or, if there is one, by Options.Away.
+func TestShortOutages(t *testing.T) {
+	t.Parallel()
+	const burst = 10_000_000
+	for _, durability := range []stint.Durability{stint.Flushed, stint.Leased} {
+		t.Run(durability.String(), func(t *testing.T) {
+			t.Parallel()
+			limit := stint.PerHour(burst)
+			limit.Durability = durability
+			l, _ := newAway(t, limit, Options{Away: own(t, stint.PerHour(burst), nil)})
+			var done atomic.Bool
+			var callers sync.WaitGroup
+			for i := range 8 {
+				callers.Go(func() {
+					for !done.Load() {
+						d, err := l.Spend(perID.Key(strconv.Itoa(i)), 1)
+						if err != nil || !d.Allowed {
+							t.Error(d, err)
+							return
+						}
+					}
+				})
+			}
+			for range testlength.Of(2_000, 200) {
+				l.watch.Whole.Begin(errCut)
+				l.comesBack(t)
+			}
+			done.Store(true)
+			callers.Wait()
+		})
+	}
+}
+
 // interrupted is a Client with an outage during a call that spends nothing.
 type interrupted struct {
 	line

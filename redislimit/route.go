@@ -109,8 +109,8 @@ func (l *Limiter) outcome(op script.Op, trips []*script.Trip) (err error) {
 	return err
 }
 
-// carryOut asks the server, or Options.Away if the server is away. If the server
-// went away and came back during a call that spent nothing, carryOut asks again.
+// carryOut asks the server, or Options.Away if the server is away. If a call spent
+// nothing because the server was away, and it has come back since, carryOut asks again.
 func (l *Limiter) carryOut(ctx context.Context, t *script.Trip) {
 	if t.Err != nil {
 		return
@@ -130,7 +130,8 @@ func (l *Limiter) carryOut(ctx context.Context, t *script.Trip) {
 			t.Err = unsure(t.Err, l.decideAway(ctx, t))
 			return
 		}
-		if !errors.Is(t.Err, ErrAway) || l.watch.Outages.Load() == outages || t.Gate.Away() {
+		wasAway := errors.Is(t.Err, script.ErrNotYet) || errors.Is(t.Err, ErrAway) && l.watch.Outages.Load() != outages
+		if !wasAway || t.Gate.Away() {
 			return
 		}
 		t.Err = nil

@@ -85,9 +85,9 @@ func (o *Outage) Begin(err error) {
 	}
 	o.since.Store(script.Instant(w.Server.Time()))
 	o.began.Store(w.Elapsed())
-	o.away.Store(true)
-	w.under.Add(1)
 	w.Outages.Add(1)
+	w.under.Add(1) // before away: who sees that this server is away sees Under
+	o.away.Store(true)
 	w.Config.Begin(func() { o.probe(err) })
 }
 
@@ -95,8 +95,8 @@ func (o *Outage) Begin(err error) {
 func (o *Outage) end() {
 	if o.away.Load() {
 		o.watch.gone.Add(o.watch.Elapsed() - o.began.Load())
-		o.watch.under.Add(-1)
 		o.away.Store(false)
+		o.watch.under.Add(-1)
 		close(o.watch.back)
 		o.watch.back = make(chan struct{})
 	}
