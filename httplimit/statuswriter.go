@@ -53,10 +53,9 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // one, chooses the status 200.
 func (w *statusWriter) ReadFrom(src io.Reader) (n int64, err error) {
 	if !w.chosen.Load() {
-		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err != nil {
-			if err == io.EOF {
-				err = nil
-			}
+		if n, err = io.CopyN(struct{ io.Writer }{w}, src, 512); err == io.EOF {
+			return n, nil
+		} else if err != nil {
 			return n, err
 		}
 	}

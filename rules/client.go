@@ -162,14 +162,11 @@ type Answer struct {
 	OK      bool          // it did what was asked
 }
 
-// The shortest and the longest hold after a refusal that gives no time.
 const (
-	firstBackoff = time.Second
-	lastBackoff  = time.Hour
+	firstBackoff = time.Second // the shortest hold after a refusal that gives no time
+	lastBackoff  = time.Hour   // the longest one
+	maxRefusals  = 1 << 16     // how many buckets a Client remembers to have refused
 )
-
-// maxRefusals is how many buckets a Client remembers to have refused.
-const maxRefusals = 1 << 16
 
 // refusal is a bucket's last refusal that gave no time.
 type refusal struct {

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/stint-go/stint"
@@ -48,20 +49,18 @@ func (d *Decision) Verdict() Verdict {
 // the outermost first. It has those of doors with Options.Decisions, and of doors
 // whose rules may change their decisions. It returns nil without such a door.
 func Decisions(ctx context.Context) []Decision {
-	p := passOf(ctx)
-	if p == nil {
-		return nil
+	if p := passOf(ctx); p != nil {
+		return p.decisions()
 	}
-	return p.appendAll(nil)
+	return nil
 }
 
-// appendAll appends the decisions of all doors around a pass, and its own.
-func (p *Pass[R, O]) appendAll(ds []Decision) []Decision {
+// decisions returns the decisions of all doors around a pass, and its own.
+func (p *Pass[R, O]) decisions() (ds []Decision) {
 	if outer := p.around(); outer != nil {
-		ds = outer.appendAll(ds)
-	} else {
-		ds = make([]Decision, 0, len(p.parts))
+		ds = outer.decisions()
 	}
+	ds = slices.Grow(ds, len(p.parts))
 	for d := range p.Each {
 		ds = append(ds, *d)
 	}

@@ -76,7 +76,7 @@ type passKey struct{}
 
 type anyPass interface {
 	around() anyPass
-	appendAll(ds []Decision) []Decision
+	decisions() []Decision
 	settlement() *sync.Mutex
 	settle(name stint.Name, cost int64) (decided, claimed bool, short int64, err error)
 }
