@@ -100,7 +100,7 @@ func (b *both) decide(most int64, resets bool) {
 // admitted.
 func TestBackUnderLoad(t *testing.T) {
 	t.Parallel()
-	const ids, burst, share = 4, 10_000_000, 1_000_000
+	const ids, burst, share = 4, 1_000_000_000, 100_000_000 // more than they can spend
 	clock := newTestClock()
 	mine := own(t, stint.PerHour(share), clock.now)
 	l, c := newAway(t, stint.PerHour(burst), Options{Now: clock.now, Away: mine})
@@ -157,13 +157,12 @@ func TestBackUnderLoad(t *testing.T) {
 // or, if there is one, by Options.Away.
 func TestShortOutages(t *testing.T) {
 	t.Parallel()
-	const burst = 10_000_000
 	for _, durability := range []stint.Durability{stint.Flushed, stint.Leased} {
 		t.Run(durability.String(), func(t *testing.T) {
 			t.Parallel()
-			limit := stint.PerHour(burst)
+			limit := stint.PerHour(360_000_000_000) // tokens come back faster than they can be spent
 			limit.Durability = durability
-			l, _ := newAway(t, limit, Options{Away: own(t, stint.PerHour(burst), nil)})
+			l, _ := newAway(t, limit, Options{Away: own(t, stint.PerHour(limit.Count), nil)})
 			var done atomic.Bool
 			var callers sync.WaitGroup
 			for i := range 8 {
