@@ -79,11 +79,16 @@ func (l *Limiter) learn() error {
 	return nil
 }
 
-// decidesAway reports whether Options.Away decides a trip, after an error of the
+// decidesAway reports whether Options.Away decides a trip, because the server is away.
+func (l *Limiter) decidesAway(op script.Op, key stint.Key, cause error) bool {
+	return l.watch.Under() && l.watch.Of(key).Away() && l.mayDecideAway(op, cause)
+}
+
+// mayDecideAway reports whether Options.Away may decide a trip, after an error of the
 // server or, if cause is nil, before it was asked. Holds and resets are not made
 // there, because other machines would not notice them. A refund that the server may
 // have made is not made twice.
-func (l *Limiter) decidesAway(op script.Op, key stint.Key, cause error) bool {
+func (l *Limiter) mayDecideAway(op script.Op, cause error) bool {
 	nothing := cause == nil || errors.Is(cause, ErrAway) || errors.Is(cause, ErrBusy)
 	switch op {
 	case script.Spend, script.Check, script.Part:
@@ -92,7 +97,7 @@ func (l *Limiter) decidesAway(op script.Op, key stint.Key, cause error) bool {
 	default:
 		return false
 	}
-	return nothing && l.opts.Away != nil && l.watch.Under() && l.watch.Of(key).Away()
+	return nothing && l.opts.Away != nil
 }
 
 // decideAway lets Options.Away decide a trip.

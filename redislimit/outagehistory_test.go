@@ -153,8 +153,8 @@ func TestBackUnderLoad(t *testing.T) {
 	}
 }
 
-// Outages begin and end at any time of a call. Each call is decided, by the server
-// or, if there is one, by Options.Away.
+// Outages begin and end at any time of a call. Each call is decided, by the server or
+// by Options.Away.
 func TestShortOutages(t *testing.T) {
 	t.Parallel()
 	for _, durability := range []stint.Durability{stint.Flushed, stint.Leased} {

@@ -126,12 +126,13 @@ func (l *Limiter) carryOut(ctx context.Context, t *script.Trip) {
 		if t.Err == nil || errors.Is(t.Err, stint.ErrNotDurable) { // too few replicas have it
 			return
 		}
-		if l.decidesAway(t.Op, t.Requests[0].Bucket, t.Err) {
+		wasAway := errors.Is(t.Err, script.ErrNotYet) || errors.Is(t.Err, ErrAway) && l.watch.Outages.Load() != outages
+		isAway := l.watch.Of(t.Requests[0].Bucket).Away() // read once, because it may change
+		if isAway && l.mayDecideAway(t.Op, t.Err) {
 			t.Err = unsure(t.Err, l.decideAway(ctx, t))
 			return
 		}
-		wasAway := errors.Is(t.Err, script.ErrNotYet) || errors.Is(t.Err, ErrAway) && l.watch.Outages.Load() != outages
-		if !wasAway || t.Gate.Away() {
+		if isAway || !wasAway {
 			return
 		}
 		t.Err = nil

@@ -86,7 +86,7 @@ func (o *Outage) Begin(err error) {
 	o.since.Store(script.Instant(w.Server.Time()))
 	o.began.Store(w.Elapsed())
 	w.Outages.Add(1)
-	w.under.Add(1) // before away: who sees that this server is away sees Under
+	w.under.Add(1)
 	o.away.Store(true)
 	w.Config.Begin(func() { o.probe(err) })
 }

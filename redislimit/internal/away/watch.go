@@ -40,7 +40,7 @@ type Watch struct {
 	mu   sync.Mutex    // held while outages begin, end, or are made
 	back chan struct{} // closed when the next outage ends; guarded by mu
 
-	under   atomic.Int32 // outages under way
+	under   atomic.Int32 // outages under way: above 0 as long as any server is away
 	gone    atomic.Int64 // nanoseconds of those that have ended
 	Outages atomic.Int64 // those that have begun
 }
