@@ -3,6 +3,7 @@ package redislimit
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/stint-go/stint"
@@ -35,7 +37,6 @@ func startCluster(t *testing.T) (nodes []node) {
 		if i < 3 {
 			n.cli("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*5461), strconv.Itoa([]int{5460, 10921, 16383}[i]))
 		}
-		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
 	}
 	acquainted(t, nodes)
 	for i, n := range nodes[3:] {
@@ -44,6 +45,7 @@ func startCluster(t *testing.T) (nodes []node) {
 	eventually(t, "the replicas are ready", func() bool {
 		return !slices.ContainsFunc(nodes[3:], func(n node) bool { return !n.follows() })
 	})
+	agreed(t, nodes)
 	return nodes
 }
 
@@ -66,16 +68,47 @@ func startNode(t *testing.T, args ...string) node {
 	return n
 }
 
-// acquainted waits until all nodes know each other, and which slots they have.
+// acquainted lets the first node meet the others, and waits until all know each other, and
+// which slots they have. They meet again every 3 s, because a node that does not answer
+// within 2 s is forgotten.
 func acquainted(t *testing.T, nodes []node) {
 	t.Helper()
 	wanted := []string{"cluster_state:ok\r", "cluster_slots_assigned:16384\r", fmt.Sprintf("cluster_known_nodes:%d\r", len(nodes))}
+	polls := 0
 	eventually(t, "all nodes know each other", func() bool {
+		if polls++; polls%150 == 1 {
+			for _, n := range nodes[1:] {
+				nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
+			}
+		}
 		return !slices.ContainsFunc(nodes, func(n node) bool {
 			info := fmt.Sprint(n.cli("CLUSTER", "INFO"))
 			return slices.ContainsFunc(wanted, func(line string) bool { return !strings.Contains(info, line) })
 		})
 	})
+}
+
+// agreed waits until all nodes know the same about each node. Before that, a replica may
+// have no votes, and not serve slots of which it has not heard.
+func agreed(t *testing.T, nodes []node) {
+	t.Helper()
+	eventually(t, "all nodes know the same", func() bool {
+		known := nodes[0].knows()
+		return !slices.ContainsFunc(nodes[1:], func(n node) bool { return !slices.Equal(n.knows(), known) })
+	})
+}
+
+// knows returns what the node knows about each node: its id, whether it is a primary or a
+// replica, and of which, its epoch and its slots.
+func (n node) knows() (lines []string) {
+	text := strings.TrimPrefix(fmt.Sprint(n.cli("CLUSTER", "NODES")), "txt:")
+	for line := range strings.Lines(strings.ReplaceAll(text, "myself,", "")) {
+		if fields := strings.Fields(line); len(fields) >= 8 { // also address, two times, and the state of the link
+			lines = append(lines, strings.Join(append([]string{fields[0], fields[2], fields[3], fields[6]}, fields[8:]...), " "))
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // follows reports whether the node is a replica that has its primary's data.
@@ -95,61 +128,78 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	calls := testlength.Of[int64](100_000, 3_000)
 	nodes := startCluster(t)
-	limits := testLimits(t, stint.Limit{Burst: 10 * calls, Count: 2, Period: time.Hour})
-	l := openAt(t, urlOf(nodes), limits, Options{Timeout: 5 * time.Second})
+	const burst = 1_000_000
+	l := openAt(t, urlOf(nodes), testLimits(t, stint.Limit{Burst: burst, Count: 2, Period: time.Hour}), Options{Timeout: 5 * time.Second})
 	require.True(t, l.server.IsCluster())
 
 	a, b := perID.Key("a"), perID.Key("b")
 	owner := func(key stint.Key) int { return min(int(script.Slot(l.opts.keyOf(key)))/5461, 2) }
 	require.NotEqual(t, owner(a), owner(b))
 	require.Equal(t, int64(script.Slot(l.opts.keyOf(a))), nodes[0].cli("CLUSTER", "KEYSLOT", l.opts.keyOf(a)))
-	var made, allowed, away, unknown atomic.Int64
-	var callers sync.WaitGroup
-	for range 16 {
-		callers.Go(func() {
-			for made.Add(1) <= calls {
-				d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1},
-					stint.Request{Key: everyone.Key(""), Cost: 1})
-				switch {
-				case errors.Is(err, ErrAway), errors.Is(err, ErrBusy):
-					away.Add(1)
-				case errors.Is(err, ErrNoAnswer):
-					unknown.Add(1)
-				case err != nil || !d.Allowed:
-					t.Error(d, err)
-					return
-				default:
-					allowed.Add(1)
-				}
-			}
-		})
-	}
-	at := func(part int64) { eventually(t, "calls go on", func() bool { return made.Load() >= calls*part/4 }) }
-	at(1)
-	from, to, slot := nodes[owner(a)], nodes[owner(b)], strconv.Itoa(int(script.Slot(l.opts.keyOf(a))))
-	to.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", from.id)
-	from.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
-	from.cli("MIGRATE", "127.0.0.1", to.port, l.opts.keyOf(a), "0", "5000")
-	to.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
-	from.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
-	at(2)
-	replica := nodes[3+owner(b)]
-	polls := 0
-	eventually(t, "the replica takes over", func() bool {
-		if polls++; polls%300 == 1 { // on a busy machine it gives up after 5 s
-			replica.cli("CLUSTER", "FAILOVER")
+	var allowed, away, unknown atomic.Int64
+	first := func(n *atomic.Int64, err error) {
+		if n.Add(1) == 1 {
+			t.Log(err)
 		}
-		return strings.Contains(fmt.Sprint(replica.cli("INFO", "replication")), "role:master")
+	}
+	during := func(change func()) { // makes calls before a change, until it has ended, and after it
+		var made, most atomic.Int64
+		most.Store(math.MaxInt64)
+		var callers sync.WaitGroup
+		for range 16 {
+			callers.Go(func() {
+				for made.Add(1) <= most.Load() {
+					d, err := l.SpendAll(stint.Request{Key: a, Cost: 1}, stint.Request{Key: b, Cost: 1},
+						stint.Request{Key: everyone.Key(""), Cost: 1})
+					switch {
+					case errors.Is(err, ErrAway), errors.Is(err, ErrBusy):
+						first(&away, err)
+					case errors.Is(err, ErrNoAnswer):
+						first(&unknown, err)
+					case err != nil || !d.Allowed:
+						t.Error(d, err)
+						return
+					default:
+						allowed.Add(1)
+					}
+				}
+			})
+		}
+		defer callers.Wait()
+		defer func() { most.Store(made.Load() + calls/4) }()
+		eventually(t, "calls go on", func() bool { return made.Load() >= calls/4 })
+		change()
+	}
+
+	from, to, slot := nodes[owner(a)], nodes[owner(b)], strconv.Itoa(int(script.Slot(l.opts.keyOf(a))))
+	during(func() {
+		to.cli("CLUSTER", "SETSLOT", slot, "IMPORTING", from.id)
+		from.cli("CLUSTER", "SETSLOT", slot, "MIGRATING", to.id)
+		from.cli("MIGRATE", "127.0.0.1", to.port, l.opts.keyOf(a), "0", "5000")
+		to.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
+		from.cli("CLUSTER", "SETSLOT", slot, "NODE", to.id)
 	})
-	callers.Wait()
+	agreed(t, nodes)
+	replica := nodes[3+owner(b)]
+	during(func() {
+		polls := 0
+		eventually(t, "the replica takes over", func() bool {
+			if polls++; polls%300 == 1 { // on a busy machine it gives up after 5 s
+				replica.cli("CLUSTER", "FAILOVER")
+			}
+			return strings.Contains(fmt.Sprint(replica.cli("INFO", "replication")), "role:master")
+		})
+	})
 	t.Logf("%d allowed, %d away, %d without an answer", allowed.Load(), away.Load(), unknown.Load())
 	require.Greater(t, allowed.Load(), calls/2)
 	for _, key := range []stint.Key{a, b, everyone.Key("")} {
-		eventually(t, "undone spends are returned", func() bool {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			bucket, err := l.Bucket(key)
-			spent := 10*calls - bucket.Remaining
-			return err == nil && spent >= allowed.Load() && spent <= allowed.Load()+unknown.Load()
-		})
+			require.NoError(c, err)
+			spent := burst - bucket.Remaining
+			require.GreaterOrEqual(c, spent, allowed.Load())
+			require.LessOrEqual(c, spent, allowed.Load()+unknown.Load())
+		}, time.Minute, 20*time.Millisecond, "the undone spends of %v are returned", key)
 	}
 }
 
@@ -168,9 +218,6 @@ func TestClusterSyncedMoves(t *testing.T) {
 	spend(19)
 
 	to, replica := startNode(t), startNode(t)
-	for _, n := range []node{to, replica} {
-		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
-	}
 	acquainted(t, append(nodes, to, replica))
 	replica.cli("CLUSTER", "REPLICATE", to.id)
 	eventually(t, "the new replica is ready", replica.follows)

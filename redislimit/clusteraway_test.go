@@ -26,9 +26,6 @@ func startPrimaries(t *testing.T) (nodes []node, url string) {
 		n.cli("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*5461), strconv.Itoa([]int{5460, 10921, 16383}[i]))
 		nodes = append(nodes, n)
 	}
-	for _, n := range nodes[1:] {
-		nodes[0].cli("CLUSTER", "MEET", "127.0.0.1", n.port, n.bus)
-	}
 	acquainted(t, nodes)
 	return nodes, urlOf(nodes)
 }
