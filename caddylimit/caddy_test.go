@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -195,7 +196,7 @@ func (s *site) reload(config string) (status int, says string) {
 		return admin.Post("http://"+s.admin+"/load", "text/caddyfile", bytes.NewReader(formatted))
 	}
 	res, err := post()
-	for errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) { // by the admin endpoint of the configuration before, which closes
+	for broken(err) { // by the admin endpoint of the configuration before, which closes
 		res, err = post()
 	}
 	require.NoError(s.t, err)
@@ -205,14 +206,20 @@ func (s *site) reload(config string) (status int, says string) {
 	return res.StatusCode, string(body)
 }
 
+// broken reports whether Caddy has closed a connection without an answer.
+func broken(err error) bool {
+	return slices.ContainsFunc([]error{syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF},
+		func(closed error) bool { return errors.Is(err, closed) })
+}
+
 // reloads asks Caddy to take another Caddyfile, which it must do. Caddy answers while the
 // server of the configuration before still takes a request or two. So reloads waits until
 // that one has closed a connection, which it mostly does after it has closed its listener.
 func (s *site) reloads(caddyfile string) {
 	s.t.Helper()
 	before, answers, err := s.connect()
-	for errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF) {
-		before, answers, err = s.connect() // it was in the queue of a listener that closed
+	for broken(err) { // it was in the queue of a listener that closed
+		before, answers, err = s.connect()
 	}
 	require.NoError(s.t, err)
 	defer before.Close()

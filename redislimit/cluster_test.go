@@ -94,7 +94,8 @@ func agreed(t *testing.T, nodes []node) {
 	t.Helper()
 	eventually(t, "all nodes know the same", func() bool {
 		known := nodes[0].knows()
-		return !slices.ContainsFunc(nodes[1:], func(n node) bool { return !slices.Equal(n.knows(), known) })
+		return len(known) == len(nodes) &&
+			!slices.ContainsFunc(nodes[1:], func(n node) bool { return !slices.Equal(n.knows(), known) })
 	})
 }
 
